@@ -1,5 +1,5 @@
-//! Tells who depends on this crate where its source is (`DEP_EBB_AGENT_SOURCE`): `ebb` builds it a second time, as the shared
-//! object that it preloads.
+//! Gives dependent crates the path of this crate's source (`DEP_EBB_AGENT_SOURCE`). `ebb` builds
+//! the source a second time, as the shared object that it preloads.
 
 fn main() {
     let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");

@@ -1,8 +1,8 @@
-//! Builds what `ebb run` puts into programs; the binary carries it inside: the agent as the shared object that loaders
-//! bring in, and as an image for programs that have no loader.
+//! Builds the agent that `ebb run` puts into programs, and includes it in the binary. One form is
+//! the shared object that a loader loads. The other is an image for programs without a loader.
 //!
-//! Cargo cannot yet depend on another package's shared object, so the compiler is called directly:
-//! the agent is one crate without dependencies.
+//! Cargo cannot yet depend on another package's shared object, so this file calls the compiler
+//! directly. The agent is one crate without dependencies.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +27,7 @@ fn compile(source: &str, kind: &str, link: &[&str], object: &Path) {
         .args(["--edition", "2024", "--crate-name", "ebb_agent", "--crate-type", "cdylib"])
         .args(["--cfg", kind, "--target", &target])
         .args(["-C", "panic=abort", "-C", "opt-level=3", "-C", "strip=symbols"])
-        // Nothing unwinds in there, but the precompiled core names the routine that would.
+        // Nothing unwinds in the agent, but the precompiled core names the routine that would.
         .args(["-C", "link-arg=-Wl,--defsym=rust_eh_personality=0"])
         .args(link.iter().flat_map(|word| ["-C".to_owned(), format!("link-arg={word}")]))
         .arg("-o")
@@ -38,7 +38,7 @@ fn compile(source: &str, kind: &str, link: &[&str], object: &Path) {
     assert!(status.success(), "the agent does not compile");
 }
 
-/// The object as it is to lie in memory, page by page, in a file.
+/// Writes the object page by page as it is to lie in memory.
 fn lay_out(object: &[u8], file: &Path) {
     const PAGE: usize = 4096;
     const LOAD: usize = 1;
@@ -53,7 +53,8 @@ fn lay_out(object: &[u8], file: &Path) {
         image.resize((to + whole).next_multiple_of(PAGE), 0);
         image[to..to + len].copy_from_slice(&object[from..from + len]);
     }
-    // Relocations are relative to where it lies: it is to need nothing of others (SHT_RELA, R_X86_64_RELATIVE).
+    // Checks that all relocations are relative to the load address (SHT_RELA, R_X86_64_RELATIVE),
+    // because the image can use no symbols of others.
     let sections = (0..number(60, 2)).map(|index| number(40, 8) + index * number(58, 2));
     for at in sections.filter(|&at| number(at + 4, 4) == 4) {
         let (from, len) = (number(at + 24, 8), number(at + 32, 8));

@@ -1,5 +1,6 @@
-//! Tells the lab which commit it is built from, where git knows: `EBB_COMMIT`, with a `+` where the lab or the engine has
-//! changes that are in no commit. Without git it is not set; nor in a build for tests, which a commit does not begin anew.
+//! Tells the lab the commit it is built from, if git knows it, by `EBB_COMMIT`. A `+` follows if
+//! the lab or the engine has uncommitted changes. Without git the variable is not set. A build for
+//! tests has none either, so that a commit does not rebuild it.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,18 +16,19 @@ fn main() {
         println!("cargo::rerun-if-changed=build.rs");
         return;
     }
-    // Both sources and the commit may change; a path that is not there would have this run each time.
+    // Sources and commit may change. A path that does not exist would run this script at each
+    // build.
     let kept = ["src", "build.rs", "Cargo.toml", "../core/src"].map(str::to_owned);
     let of_git = ["HEAD", "logs/HEAD"].iter().filter_map(|f| git(&["rev-parse", "--git-path", f]));
     for path in kept.into_iter().chain(of_git).filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
     println!("cargo::rerun-if-env-changed=EBB_COMMIT");
-    // Who packages a release without its history may say it.
+    // A packager of a release without git history may set the variable.
     if std::env::var_os("EBB_COMMIT").is_some() {
         return;
     }
-    // In a folder of somebody else's repository (a vendored copy) its commit is not ours.
+    // In a vendored copy inside another repository, the commit is not Ebb's.
     if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return;
     }

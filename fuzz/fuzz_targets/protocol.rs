@@ -1,12 +1,12 @@
-//! What a process says when it connects: any bytes are a greeting or none, and never a crash of the pager.
+//! What a process says when it connects: any bytes are a hello or none, and never a crash of the pager.
 #![no_main]
 
-use ebb_agent::protocol::{Greeting, State};
+use ebb_agent::protocol::{Hello, State};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Some(greeting) = Greeting::from_bytes(bytes) {
-        assert_eq!(greeting.to_bytes()[..], *bytes);
+    if let Some(hello) = Hello::from_bytes(bytes) {
+        assert_eq!(hello.to_bytes()[..], *bytes);
     }
     // The word of a call is the program's to write.
     if let Some(word) = bytes.first_chunk() {

@@ -1,18 +1,21 @@
-//! Advice that takes pages away without the pager's hearing of it.
+//! Handles `madvise` advice that takes pages away without an event for the pager.
 //!
-//! Runs on the program's own threads. The kernel reports `MADV_DONTNEED`, and makes the caller wait until
-//! the report was read; what it does for other advice is made known by that call.
+//! The functions run on the program's own threads. The kernel reports `MADV_DONTNEED`, and blocks
+//! the caller until the pager has read the event. The hook uses that call to report the effects of
+//! other advice.
 //!
-//! * `MADV_FREE`: what the program frees lazily is dropped at once, as the call allows. Left in place it
-//!   would be memory that nobody can account for.
-//! * `MADV_GUARD_INSTALL`: what lies under a guard is lost, and stored copies of it must go. The guards
-//!   are there first, so that nobody can bring pages back in between, and outlast the discarding. One
-//!   that the pager was just about to put a page over is then put there once more.
-//! * `MADV_DONTFORK`, `MADV_WIPEONFORK`: the pager sees in the process what is not passed on when it forks. Of a
-//!   process without an agent it may not know which that is, and what a child inherits from the store would be there
-//!   all the same: so it is brought back first, and stays.
-//!   Given, or taken back (`MADV_DOFORK`, `MADV_KEEPONFORK`), beside a fork it would be taken for what that fork went by:
-//!   it waits for forks, and they for it ([`crate::passing`]).
+//! * `MADV_FREE`: the hook drops lazily freed pages at once, as the call allows. Otherwise they
+//!   would stay as memory that no counter covers.
+//! * `MADV_GUARD_INSTALL`: the pages under a guard are lost, and their stored copies must go. The
+//!   guards come first, so that no fault brings pages back in between, and they outlast the
+//!   discarding. The pager may just have put a page in place of a guard, so the hook installs the
+//!   guards again.
+//! * `MADV_DONTFORK`, `MADV_WIPEONFORK`: at a fork the pager looks in the parent for ranges that
+//!   the child does not inherit. If a process has no agent, the pager may not know which process
+//!   that is. The child would then inherit stored pages that it must not have. The hook therefore
+//!   brings the pages back first, and they stay in memory. If a thread gives this advice, or
+//!   withdraws it (`MADV_DOFORK`, `MADV_KEEPONFORK`), during a fork, the pager would apply it to
+//!   that fork. Advice therefore waits for forks, and forks wait for advice ([`crate::passing`]).
 
 use crate::own::own;
 use crate::passing::between_forks;
@@ -37,7 +40,7 @@ struct Range {
     len: usize,
 }
 
-/// Whether the pager is told of changes, which it is even of a child that has no agent.
+/// Returns whether the pager receives events, which it does even for a child without an agent.
 fn is_heard() -> bool {
     own();
     AGENT.stage.load(Acquire) == PRESENT
@@ -49,7 +52,7 @@ fn is_heard() -> bool {
 /// As `madvise`.
 pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
     if matches!(advice, DONTFORK | WIPEONFORK) && own().is_none() && is_heard() {
-        // What cannot be read holds nothing.
+        // Pages that cannot be read hold nothing.
         // SAFETY: changes no content.
         unsafe { populate::advise(start, len, MADV_POPULATE_READ) };
     }
@@ -70,7 +73,8 @@ pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
     result
 }
 
-/// Makes the call `process_madvise`. The kernel takes pages away only from the caller's own process.
+/// Makes the call `process_madvise`. The kernel takes pages away only from the caller's own
+/// process.
 ///
 /// # Safety
 /// As `process_madvise`.
@@ -85,7 +89,8 @@ pub unsafe fn advise_process(args: [usize; 6]) -> isize {
     }
     let mut left = result as usize;
     for index in 0..count {
-        // SAFETY: the kernel has just read as many ranges from there; what it did is made known.
+        // SAFETY: the kernel has just read that many ranges there; only ranges that it has advised
+        // are reported.
         left -= unsafe {
             let range = *(ranges as *const Range).add(index);
             let len = range.len.min(left);
@@ -96,10 +101,12 @@ pub unsafe fn advise_process(args: [usize; 6]) -> isize {
     result
 }
 
+/// Reports advice to the pager by discarding the range.
+///
 /// # Safety
 /// The kernel has accepted `advice` for this range, of this process.
 unsafe fn make_known(start: usize, len: usize, advice: usize) -> isize {
-    // SAFETY: each takes away what the program has just given up itself.
+    // SAFETY: each call discards only pages that the program has just given up itself.
     unsafe {
         match advice {
             FREE => ask(start, len, DONTNEED),
@@ -112,6 +119,8 @@ unsafe fn make_known(start: usize, len: usize, advice: usize) -> isize {
     }
 }
 
+/// Makes the plain system call `madvise`.
+///
 /// # Safety
 /// As `madvise`.
 unsafe fn ask(start: usize, len: usize, advice: usize) -> isize {

@@ -1,14 +1,14 @@
-//! The areas of the address space, as the kernel lists them, for threads of the program.
+//! Lists the areas of the address space from the kernel's list, for threads of the program.
 //!
-//! * AREAS-1: no descriptor of the program's comes or goes for it. A thread that lives as long as that reads the list: it has a
-//!   table of descriptors of its own, in which nothing of the program's is.
+//! * AREAS-1: reading the list opens and closes no descriptor of the program. A short-lived thread
+//!   with its own, empty descriptor table reads it.
 
 use crate::syscall::{self, call, spawn};
 
 const EINTR: isize = -4;
 const STACK_BYTES: usize = 32 << 10;
 
-/// `[start, start + len)`.
+/// Area `[start, start + len)`.
 #[derive(Clone, Copy)]
 pub struct Area {
     pub start: usize,
@@ -19,7 +19,8 @@ struct Job<'a> {
     each: &'a mut dyn FnMut(Area),
 }
 
-/// Calls `each` with every area, in a thread beside this one, which waits. Of none if the list cannot be read.
+/// Calls `each` with every area, in another thread, for which this one waits. If the list cannot be
+/// read, `each` is not called.
 pub fn for_each(each: &mut dyn FnMut(Area)) {
     // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE
     // SAFETY: a fresh mapping at an address of the kernel's choice.
@@ -28,29 +29,32 @@ pub fn for_each(each: &mut dyn FnMut(Area)) {
         return;
     }
     let stack = stack as usize;
-    // No handler runs on that stack, nor while this thread waits for it.
+    // No signal handler runs on that stack, nor while this thread waits.
     let signals = syscall::block_signals();
     let mut job = Job { each };
     let argument = &raw mut job as usize;
-    // SAFETY: memory of its own; the job outlives the thread, which is waited for.
+    // SAFETY: the thread has its own stack; the job outlives the thread, because this function
+    // waits for it.
     unsafe {
         let (top, nowhere) = (stack + STACK_BYTES - 64, core::ptr::null());
         spawn(read, argument, top, stack, syscall::BRIEF, nowhere);
     }
     syscall::set_signals(&signals, None);
-    // SAFETY: the mapping made above, which nobody uses any more.
+    // SAFETY: the mapping made above, which is no longer in use.
     unsafe { call(syscall::MUNMAP, [stack, STACK_BYTES, 0, 0, 0, 0]) };
 }
 
-/// The thread.
+/// Runs the short-lived thread: reads the list and passes each area to the job.
 extern "C" fn read(argument: usize) -> ! {
     const UNSHARE: usize = 2;
-    // SAFETY: the job of who waits.
+    // SAFETY: the job of the thread that waits.
     let job = unsafe { &mut *(argument as *mut Job<'_>) };
-    // SAFETY: a table of this thread's own from here on, with nothing in it (AREAS-1); a constant path; a buffer of its own.
+    // SAFETY: from here on the thread has its own, empty descriptor table (AREAS-1). The path is
+    // constant, and the buffer is on its own stack.
     unsafe {
         if call(syscall::CLOSE_RANGE, [0, u32::MAX as usize, UNSHARE, 0, 0, 0]) >= 0 {
-            // A leader that has ended has no list any more. AT_FDCWD, O_RDONLY
+            // The list of this thread is read, because a leader that has ended has no list any
+            // more. AT_FDCWD, O_RDONLY
             let path = c"/proc/thread-self/maps".as_ptr() as usize;
             let list = call(syscall::OPENAT, [-100isize as usize, path, 0, 0, 0, 0]);
             let mut buffer = [0u8; 4096];
@@ -74,10 +78,11 @@ extern "C" fn read(argument: usize) -> ! {
     }
 }
 
-/// Reads a line of the list: in hexadecimal, start and end first.
+/// Parser of a line of the list, which begins with start and end in hexadecimal.
 #[derive(Default)]
 struct Line {
-    /// Start and end, as far as they are read, and which is next; beyond both, the rest is passed over.
+    /// Start and end as read up to now, and the index of the next word. The parser skips the rest
+    /// of the line.
     words: [usize; 2],
     word: usize,
 }

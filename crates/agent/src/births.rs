@@ -1,9 +1,10 @@
-//! What a thread about to begin is to run: the agent has each begin with a few steps of its own, taken in the
-//! new thread, where its descriptor is known for certain. (The place that `pthread_create` writes the handle to
-//! may be gone when it returns: a detached thread may have freed it.)
+//! Makes each new thread run a few steps of the agent's before its own function. Only in the new
+//! thread is the address of its descriptor known for certain. The variable that `pthread_create`
+//! writes the handle to may be gone when that returns, because a detached thread may have freed it.
 //!
-//! Runs on the program's own threads, and allocates nothing of the program's: records are static, and when
-//! more threads are being born than there are, the kernel gives a page of them, which is kept.
+//! The functions run on the program's own threads and allocate none of the program's memory. The
+//! records are static. If more threads start at a time than there are records, the kernel gives
+//! another page of them, which stays.
 
 use crate::syscall::{self, call};
 use crate::threads::{own_thread_block, pin_thread};
@@ -11,12 +12,13 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
-/// One birth. `entry` is 0 while the record is free, and [`TAKEN`] while it is filled in.
+/// Record of a thread that is about to begin. `entry` is 0 while the record is free, and [`TAKEN`]
+/// while it is filled in.
 #[repr(C)]
 struct Birth {
     entry: AtomicUsize,
     argument: AtomicUsize,
-    /// The process that the thread is born in, by its number for itself.
+    /// Process id of the thread's process, in its own namespace.
     process: AtomicU32,
 }
 
@@ -28,7 +30,7 @@ impl Birth {
 }
 
 const TAKEN: usize = 1;
-/// As many as a page holds beside the address of the next page.
+/// Number of records that fit into a page beside the address of the next page.
 const BIRTHS: usize = 170;
 
 #[repr(C)]
@@ -43,8 +45,9 @@ static FIRST: Page =
     Page { next: AtomicPtr::new(core::ptr::null_mut()), births: [const { Birth::free() }; BIRTHS] };
 
 core::arch::global_asm!(
-    // The new thread comes here with its record. It goes on in the program's own function as if it had been
-    // called by the C library: same stack, same argument, nothing between the two.
+    // The new thread comes here with its record. It goes on in the program's own function as if the
+    // C library had called that: on the same stack, with the same argument, and without a frame in
+    // between.
     ".hidden ebb_thread_begins",
     ".globl ebb_thread_begins",
     ".type ebb_thread_begins, @function",
@@ -65,7 +68,7 @@ unsafe extern "C" {
     fn ebb_thread_begins();
 }
 
-/// Where a thread with a record begins.
+/// Returns the address at which a thread with a record begins.
 pub fn beginning() -> *const c_void {
     ebb_thread_begins as *const c_void
 }
@@ -76,16 +79,19 @@ struct Own {
     argument: usize,
 }
 
-/// In the new thread: pins it, and says what it is to do. The record is free again.
+/// Runs in the new thread: pins its descriptor, frees the record and returns the program's function
+/// and argument.
 extern "C" fn begins(birth: &Birth) -> Own {
     let argument = birth.argument.load(Relaxed);
-    // Partner: the Release store in `record`, which the creation of the thread has made visible anyway.
+    // Pairs with the Release store in `record`, which the creation of the thread has made visible
+    // anyway.
     let entry = birth.entry.swap(0, AcqRel);
     pin_thread(own_thread_block());
     Own { entry, argument }
 }
 
-/// A record for a thread that is to run `entry(argument)`; null if there is no memory for one.
+/// Makes a record for a thread that is to run `entry(argument)`. Returns null if there is no memory
+/// for one.
 pub fn record(entry: usize, argument: usize) -> *mut c_void {
     let mut page = &FIRST;
     loop {
@@ -102,12 +108,13 @@ pub fn record(entry: usize, argument: usize) -> *mut c_void {
     }
 }
 
-/// The page after `page`, made if there is none.
+/// Returns the page after `page`; makes one if there is none.
 fn next(page: &Page) -> Option<&'static Page> {
     let mut next = page.next.load(Acquire);
     if next.is_null() {
         // READ | WRITE, PRIVATE | ANONYMOUS
-        // SAFETY: a fresh mapping at an address of the kernel's choice, of zeros: no birth, no next page.
+        // SAFETY: a fresh mapping of zeros at an address of the kernel's choice. Zeros mean no
+        // record in use and no next page.
         let made = unsafe { call(syscall::MMAP, [0, size_of::<Page>(), 3, 0x22, usize::MAX, 0]) };
         if made < 0 {
             return None;
@@ -115,23 +122,24 @@ fn next(page: &Page) -> Option<&'static Page> {
         next = made as *mut Page;
         let mine = page.next.compare_exchange(core::ptr::null_mut(), next, AcqRel, Acquire);
         if let Err(others) = mine {
-            // SAFETY: the mapping just made, which nobody else knows.
+            // SAFETY: the mapping just made, which nothing else refers to.
             unsafe { call(syscall::MUNMAP, [next as usize, size_of::<Page>(), 0, 0, 0, 0]) };
             next = others;
         }
     }
-    // SAFETY: pages stay for as long as the process.
+    // SAFETY: pages stay as long as the process lives.
     Some(unsafe { &*next })
 }
 
-/// The thread was not made.
+/// Frees the record of a thread that could not be created.
 pub fn forget(record: *mut c_void) {
-    // SAFETY: from `record`, and nobody has begun with it.
+    // SAFETY: the record is from `record`, and no thread has begun with it.
     unsafe { &*record.cast::<Birth>() }.entry.store(0, Release);
 }
 
-/// In the child of a fork: births that were under way are its parent's. Those of the child itself are not: handlers
-/// of forks that run before the agent's may have made threads that have yet to begin.
+/// Frees, in a forked child, the records of its parent's threads that have not begun yet. The
+/// child's own records stay: atfork handlers that run before the agent's may have made threads that
+/// have yet to begin.
 pub fn forget_parents() {
     let own = this_process();
     let mut page = Some(&FIRST);
@@ -139,12 +147,12 @@ pub fn forget_parents() {
         let parents = |birth: &&Birth| birth.process.load(Relaxed) != own;
         at.births.iter().filter(parents).for_each(|birth| birth.entry.store(0, Relaxed));
         let next = at.next.load(Acquire);
-        // SAFETY: pages stay for as long as the process.
+        // SAFETY: pages stay as long as the process lives.
         page = (!next.is_null()).then(|| unsafe { &*next });
     }
 }
 
 fn this_process() -> u32 {
-    // SAFETY: takes nothing.
+    // SAFETY: GETPID takes no argument.
     unsafe { call(syscall::GETPID, [0; 6]) as u32 }
 }

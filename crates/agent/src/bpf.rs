@@ -1,4 +1,5 @@
-//! What a filter of system calls (seccomp(2)) says to a call: the machine of "classic" BPF, as the kernel runs it.
+//! Interpreter for "classic" BPF, which computes how a seccomp filter (seccomp(2)) answers a system
+//! call.
 
 use crate::syscall;
 
@@ -12,12 +13,14 @@ pub struct Instruction {
     k: u32,
 }
 
-/// Whether a process behind the filter may try to join: no call that this takes ends it, or is made a signal of.
+/// Returns whether a process behind the filter may try to join: the filter answers no call of a
+/// join with a signal or the end of the process.
 pub fn lets_join(program: &[Instruction]) -> bool {
     CALLS.iter().all(|&(number, args)| lets_live(program, number, args))
 }
 
-/// What a child does to join, and its agent after that, with what filters most often look at.
+/// System calls of a child that joins and of its agent afterwards, with the arguments that filters
+/// check most often.
 const CALLS: [(usize, [usize; 3]); 32] = [
     (syscall::RT_SIGPROCMASK, [2, 0, 0]),
     (syscall::MMAP, [0, 4096, 3]),
@@ -53,18 +56,18 @@ const CALLS: [(usize, [usize; 3]); 32] = [
     (syscall::EXIT, [0, 0, 0]),
 ];
 
-/// Whether the filter lets a call be made, or answers it with an error.
+/// Returns whether the filter allows a call, or answers it with an error.
 fn lets_live(program: &[Instruction], number: usize, args: [usize; 3]) -> bool {
     const ACTION: u32 = 0xffff_0000;
     const ERRNO: u32 = 0x0005_0000;
     const LOG: u32 = 0x7ffc_0000;
     const ALLOW: u32 = 0x7fff_0000;
     let Some(value) = run(program, number, args) else { return false };
-    // No error at all: it would be taken for a success.
+    // The error 0 is refused, because the caller would take it for a success.
     value != ERRNO && matches!(value & ACTION, ERRNO | LOG | ALLOW)
 }
 
-/// A word of `struct seccomp_data`.
+/// Returns the word at offset `at` of `struct seccomp_data`.
 fn data(number: usize, args: [usize; 3], at: u32) -> u32 {
     const X86_64: u32 = 0xC000_003E;
     match at {
@@ -75,18 +78,18 @@ fn data(number: usize, args: [usize; 3], at: u32) -> u32 {
     }
 }
 
-/// What the filter says to a call; None of a program that no kernel would accept.
+/// Returns the filter's answer to a call, or None for a program that no kernel would accept.
 fn run(program: &[Instruction], number: usize, args: [usize; 3]) -> Option<u32> {
     const DATA_BYTES: u32 = 64;
     let (mut a, mut x, mut at, mut memory) = (0u32, 0u32, 0usize, [0u32; 16]);
     loop {
         let Instruction { code, if_true, if_false, k } = *program.get(at)?;
         at += 1;
-        // BPF_SRC: the other operand.
+        // BPF_SRC selects the second operand.
         let operand = if code & 0x08 == 0 { k } else { x };
         let place = k as usize;
         match code & 0x07 {
-            // LD and LDX: of the call, a constant, memory, the length.
+            // LD and LDX: load a constant, a word of the call, memory or the length.
             class @ (0 | 1) => {
                 let value = match code & 0xe0 {
                     0x00 => k,
@@ -151,7 +154,7 @@ mod tests {
         Instruction { code, if_true, if_false, k }
     }
 
-    /// These calls are let through, and others answered by `action`.
+    /// Returns a filter that allows these calls and answers all others with `action`.
     fn list(calls: &[usize], action: u32) -> Vec<Instruction> {
         let mut program = vec![instruction(0x20, 0, 0, 0)];
         for &call in calls {
@@ -178,7 +181,7 @@ mod tests {
 
     #[test]
     fn arguments_and_the_machine_are_seen_as_the_kernel_shows_them() {
-        // Let live is who runs on x86-64 and whose second argument has this low half.
+        // This filter allows a call on x86-64 whose second argument has this low half.
         let program = [
             instruction(0x20, 4, 0, 0),
             instruction(0x15, 0xC000_003E, 0, 3),
@@ -193,7 +196,8 @@ mod tests {
 
     #[test]
     fn the_machine_calculates() {
-        // ((5 + 3) * 4 - 2) / 3 ^ 1 = 11; kept, negated twice, and given back by way of X.
+        // ((5 + 3) * 4 - 2) / 3 ^ 1 = 11; stored in memory, negated twice, and returned by way of
+        // X.
         let program = [
             instruction(0x00, 5, 0, 0),
             instruction(0x04, 3, 0, 0),

@@ -1,11 +1,12 @@
-//! Calls: what a thread of the program wants of the pager at once. It fills in a place of a table that both see
-//! and discards the page of the bell, which returns when the pager has heard it.
+//! Makes calls: requests of a program's thread to the pager that cannot wait. The thread fills in a
+//! slot of a shared table and discards the page of the slot's doorbell. The discard returns when
+//! the pager has read the event.
 //!
-//! * CALL-1: A pager that is slow is waited for. A call that is not answered is made again; it ends without an answer only where
-//!   nobody has the userfaultfd any more, or where that cannot be found out for long.
+//! * CALL-1: the thread waits for a slow pager. It repeats a call that is not answered. It gives up
+//!   only if no process has the userfaultfd any more, or if that has been unknown for long.
 
 use crate::protocol::{
-    ASK_MANAGE, BELLS, CALL_AGE_MAX_S, CALL_ANSWERED, CALL_FREE, CALL_MADE, Call, Shared, State,
+    ASK_MANAGE, CALL_AGE_MAX_S, CALL_ANSWERED, CALL_FREE, CALL_MADE, Call, DOORBELLS, Shared, State,
 };
 use crate::state::AGENT;
 use crate::syscall::{self, Timespec, call};
@@ -14,30 +15,33 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 const MADV_DONTNEED: usize = 4;
-/// How long an answer may take before the call is made again, in steps after which to see whether the pager still lives. A
-/// host that stops makes one step of it.
+/// Time to wait for an answer before the call is repeated: `STEPS_MAX` steps. After each step the
+/// thread checks that the pager still lives. Time during which the host is suspended counts as one
+/// step.
 const STEP: Timespec = Timespec { seconds: 0, nanoseconds: 200_000_000 };
 const STEPS_MAX: u32 = 50;
 const _: () = assert!(STEPS_MAX / 5 < CALL_AGE_MAX_S);
-/// How often to look for a place, and after how many looks to see whether the pager still lives.
+/// Interval at which a thread looks for a free slot, and number of looks after which it checks that
+/// the pager still lives.
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 2_000_000 };
 const PAUSES: u32 = 100;
 
-/// Why a call has no answer.
+/// Reason why a call has no answer.
 enum Unanswered {
-    /// There was no place for it, or the place was given to another, or it took too long.
+    /// There was no free slot, another thread got the slot, or the answer took too long.
     Yet,
     /// The pager is gone, or cannot be called.
     Ever,
 }
 
-/// Makes a call through `table`: the answer (0, or an errno), or None if there will be none.
+/// Makes a call through `table`. Returns the answer (0, or an errno), or None if there will be
+/// none.
 pub fn ask(table: &Shared, what: u32, args: [u64; 2]) -> Option<u32> {
     let mut unknown = 0;
     loop {
         match ask_once(table, what, args, &mut unknown) {
             Ok(answer) => return Some(answer),
-            // An area is found by looking; a child has no other way.
+            // The pager finds a new area by scanning, too. A child has no other way than the call.
             Err(Unanswered::Yet) if what != ASK_MANAGE => {}
             Err(_) => return None,
         }
@@ -50,23 +54,24 @@ fn ask_once(
     args: [u64; 2],
     unknown: &mut u32,
 ) -> Result<u32, Unanswered> {
-    // As many callers as bells at once.
+    // As many threads as there are doorbells can call at a time.
     let tries = if what == ASK_MANAGE { 1 } else { PAUSES };
-    let Some((bell, taken)) = take(table, tries) else {
+    let Some((doorbell, taken)) = take(table, tries) else {
         return Err(if is_over(unknown) { Unanswered::Ever } else { Unanswered::Yet });
     };
-    let place = &table.calls[bell];
+    let place = &table.calls[doorbell];
     place.what.store(what, Relaxed);
     for (to, value) in [&place.a, &place.b].into_iter().zip(args) {
         to.store(value, Relaxed);
     }
     let made = taken.at(CALL_MADE);
-    // Partner: the pager's Acquire load. A place that is another's by now stays so: this thread was stopped for long.
+    // Pairs with the pager's Acquire load. If this thread was stopped for long, another may have
+    // the slot by now and keeps it.
     let placed = place.state.compare_exchange(taken.0, made.0, Release, Relaxed);
     placed.map_err(|_| Unanswered::Yet)?;
-    // A bell that cannot be rung (a filter of system calls refuses it) is heard by nobody, however often it is tried.
-    let gone = !ring(bell) || wait(place, made, unknown);
-    // Partner: the pager's exchange.
+    // If a filter of system calls refuses the doorbell's discard, a repetition would not help.
+    let gone = !ring(doorbell) || wait(place, made, unknown);
+    // Pairs with the pager's exchange.
     let state = State(place.state.load(Acquire));
     let own = state.at(CALL_MADE) == made;
     if own {
@@ -79,7 +84,7 @@ fn ask_once(
     }
 }
 
-/// A place for a call, with its word.
+/// Takes a slot for a call. Returns its index and its state word.
 fn take(table: &Shared, tries: u32) -> Option<(usize, State)> {
     let nobody_wakes = AtomicU32::new(0);
     for attempt in 0..tries {
@@ -87,24 +92,24 @@ fn take(table: &Shared, tries: u32) -> Option<(usize, State)> {
             syscall::wait(&nobody_wakes, 0, &PAUSE);
         }
         let now_s = syscall::seconds();
-        for (bell, place) in table.calls.iter().enumerate() {
+        for (doorbell, place) in table.calls.iter().enumerate() {
             let state = State(place.state.load(Acquire));
             let age_s = now_s.wrapping_sub(place.since_s.load(Relaxed));
             if state.stage() != CALL_FREE && age_s < CALL_AGE_MAX_S {
                 continue;
             }
             let taken = state.taken();
-            // Before it is taken, or others would see it taken long ago.
+            // Set before the slot is taken, because other threads would otherwise see an old time.
             place.since_s.store(now_s, Relaxed);
             if place.state.compare_exchange(state.0, taken.0, AcqRel, Relaxed).is_ok() {
-                return Some((bell, taken));
+                return Some((doorbell, taken));
             }
         }
     }
     None
 }
 
-/// Unless it is another's by now.
+/// Frees the slot, unless another thread has it by now.
 fn give_back(place: &Call, mut state: State) {
     let made = state.at(CALL_MADE);
     while state.at(CALL_MADE) == made {
@@ -115,20 +120,22 @@ fn give_back(place: &Call, mut state: State) {
     }
 }
 
-/// Returns when all that the pager was told before is followed: a fork, for one.
+/// Returns when the pager has followed all earlier events, for example a fork.
 pub fn be_heard() {
-    // Whose bell it is does not matter: where there is no call behind it nobody answers, and a call is heard twice.
+    // Any doorbell will do. Without a call behind it the pager does not answer, and it accepts a
+    // second ring for a call.
     ring(0);
 }
 
-fn ring(bell: usize) -> bool {
+fn ring(doorbell: usize) -> bool {
     let (start, len) = (AGENT.pool_start.load(Relaxed), AGENT.pool_len.load(Relaxed));
-    let page = start + len - ((BELLS - bell) as u64) * 4096;
-    // SAFETY: a page of the pool that never holds anything.
+    let page = start + len - ((DOORBELLS - doorbell) as u64) * 4096;
+    // SAFETY: the page is in the pool and never holds anything.
     unsafe { call(syscall::MADVISE, [page as usize, 4096, MADV_DONTNEED, 0, 0, 0]) == 0 }
 }
 
-/// Waits for the answer, or until the call is to be made again. Whether there will be none.
+/// Waits for the answer, or until the call is to be repeated. Returns whether there will be no
+/// answer.
 fn wait(place: &Call, made: State, unknown: &mut u32) -> bool {
     let mut steps = 0;
     while place.state.load(Acquire) == made.0 && steps < STEPS_MAX {
@@ -142,20 +149,22 @@ fn wait(place: &Call, made: State, unknown: &mut u32) -> bool {
     false
 }
 
-/// Whether the pager is gone, or that could not be found out for as long as a call may take (CALL-1).
+/// Returns whether the pager is gone, or whether that has been unknown for as long as a call may
+/// take (CALL-1).
 fn is_over(unknown: &mut u32) -> bool {
     let gone = is_pager_gone();
     *unknown += u32::from(gone.is_none());
     gone.unwrap_or(*unknown >= STEPS_MAX)
 }
 
-/// Whether nobody has this address space's userfaultfd any more: then another can be given the bells. That needs a
-/// descriptor for a moment, so it is not asked without need. None where there is none to be had.
+/// Returns whether no process has this address space's userfaultfd any more, so that another one
+/// can register the doorbells. The check opens a descriptor for a moment, so callers make it only
+/// if needed. Returns None if no descriptor can be had.
 fn is_pager_gone() -> Option<bool> {
     let (start, len) = (AGENT.pool_start.load(Relaxed), AGENT.pool_len.load(Relaxed));
-    let bells = BELLS as u64 * 4096;
+    let doorbells = DOORBELLS as u64 * 4096;
     let uffd = make_quiet_uffd()?;
-    let registered = register_quietly(uffd, start + len - bells, bells);
+    let registered = register_quietly(uffd, start + len - doorbells, doorbells);
     // SAFETY: the descriptor just made.
     unsafe { call(syscall::CLOSE, [uffd, 0, 0, 0, 0, 0]) };
     Some(registered)

@@ -1,9 +1,13 @@
-//! Programs that the agent cannot follow. Behind a filter it would have them killed ([`crate::filter`]). Where its file cannot
-//! be reached, after a change of the user, of the root or of what is mounted, the loader would complain on the program's
-//! standard error. There it is left out of `LD_PRELOAD`.
+//! Starts programs that the agent cannot follow without the agent, by leaving its file out of
+//! `LD_PRELOAD`.
 //!
-//! Runs on the program's own threads, in children of `vfork` too: nothing is allocated, and nothing that the
-//! parent has is changed. What is too large to be copied is passed on as it is.
+//! Behind a strict filter the agent would have such a program killed ([`crate::filter`]). After a
+//! change of user, root or mounts the program may not reach the agent's file. The loader would then
+//! complain on the program's standard error.
+//!
+//! The hooks run on the program's own threads, and in children of `vfork`. They allocate nothing
+//! and change nothing of the parent's. An environment that is too large to be copied is passed on
+//! unchanged.
 
 use crate::filter;
 use crate::preload::set_errno;
@@ -14,20 +18,22 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Most variables, and longest list to preload, that can be copied.
+/// Largest number of variables, and largest length in bytes of the preload list, that can be
+/// copied.
 const VARIABLES_MAX: usize = 510;
 const LIST_MAX: usize = 2048;
 
 type Strings = *const *const c_char;
 
-/// An environment without the agent.
+/// Copy of an environment without the agent.
 struct Without {
     variables: [*const c_char; VARIABLES_MAX + 2],
     list: [u8; LIST_MAX],
 }
 
-/// Has `start` start a program with this environment, or with the same without the agent. A program that crashes may have
-/// little stack to start another on, and only the latter takes much.
+/// Has `start` start a program with this environment, or with a copy of it without the agent. The
+/// copy takes much stack, and a crashing program may have little left. Only `start_without` uses
+/// that much.
 ///
 /// # Safety
 /// `environment` is a null-ended array of C strings.
@@ -42,7 +48,7 @@ unsafe fn start<T>(environment: Strings, start: impl FnOnce(Strings) -> T) -> T 
     }
 }
 
-/// Whether a program with this environment can have the agent, or would not load it.
+/// Returns whether a program with this environment can have the agent, or would not load it anyway.
 ///
 /// # Safety
 /// `environment` is a null-ended array of C strings.
@@ -55,6 +61,8 @@ unsafe fn follows(environment: Strings) -> bool {
     !elements(list).any(|element| element == agent.to_bytes()) || is_reachable(agent)
 }
 
+/// Has `start` start a program with a copy of this environment without the agent.
+///
 /// # Safety
 /// `environment` is a null-ended array of C strings.
 #[cold]
@@ -63,19 +71,20 @@ unsafe fn start_without<T>(environment: Strings, start: impl FnOnce(Strings) -> 
     let mut agent = [0; PATH_MAX + 8];
     let empty = [core::ptr::null(); VARIABLES_MAX + 2];
     let mut without = Without { variables: empty, list: [0; LIST_MAX] };
-    // SAFETY: as promised, and `at` is the place of the list in it.
+    // SAFETY: as promised, and `at` is the index of the preload list in the environment.
     let copied = unsafe { find_list(environment) }.zip(agent_file(&mut agent)).and_then(
         |((at, list), agent)| unsafe { without.copy(environment, at, list, agent.to_bytes()) },
     );
     start(copied.unwrap_or(environment))
 }
 
-/// Leaves the agent out of the program's own environment, which the C library passes on in more ways than there are hooks for.
+/// Removes the agent from the program's own environment. The C library passes this environment on
+/// in more ways than there are hooks for.
 pub fn leave_out() {
     let mut agent = [0; PATH_MAX + 8];
     let Some(agent) = agent_file(&mut agent) else { return };
-    // SAFETY: the program's own environment. A list that has the agent was made by `ebb run`, or copied from that, and may be
-    // written to. It becomes no longer.
+    // SAFETY: this is the program's own environment. A list that names the agent was made by `ebb
+    // run` or copied from such a list, so it is writable. It becomes no longer.
     unsafe {
         let Some((_, list)) = find_list(environ) else { return };
         if !elements(list).any(|element| element == agent.to_bytes()) {
@@ -102,6 +111,9 @@ pub fn leave_out() {
 }
 
 impl Without {
+    /// Copies the environment with `list` (the variable at index `at`) less `agent`. Returns None
+    /// if it does not fit.
+    ///
     /// # Safety
     /// `environment` is a null-ended array of C strings.
     unsafe fn copy(
@@ -114,7 +126,7 @@ impl Without {
         let (mut from, mut to) = (0, 0);
         let others = self.copy_list(list, agent)?;
         loop {
-            // SAFETY: not beyond the null.
+            // SAFETY: the array is not read beyond its null.
             let variable = unsafe { *environment.add(from) };
             if variable.is_null() {
                 return Some(self.variables.as_ptr());
@@ -122,7 +134,7 @@ impl Without {
             if to >= VARIABLES_MAX {
                 return None;
             }
-            // An empty list is none.
+            // An empty list is left out.
             if from != at || others {
                 let own = self.list.as_ptr().cast();
                 self.variables[to] = if from == at { own } else { variable };
@@ -132,11 +144,12 @@ impl Without {
         }
     }
 
-    /// Whether anything is left of it.
+    /// Copies `list` without `agent`. Returns whether any element is left, or None if the list does
+    /// not fit.
     fn copy_list(&mut self, list: &[u8], agent: &[u8]) -> Option<bool> {
         let mut len = 0;
         let mut add = |bytes: &[u8]| {
-            // The null behind it stays.
+            // The null byte at the end stays.
             let room = self.list[..LIST_MAX - 1].get_mut(len..len + bytes.len())?;
             room.copy_from_slice(bytes);
             len += bytes.len();
@@ -153,12 +166,12 @@ impl Without {
     }
 }
 
-/// The libraries in a list.
+/// Returns the libraries in a preload list.
 fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| matches!(byte, b':' | b' ')).filter(|element| !element.is_empty())
 }
 
-/// The value of `LD_PRELOAD`, and which of the variables it is.
+/// Returns the value of `LD_PRELOAD` and its index among the variables.
 ///
 /// # Safety
 /// `environment` is null or a null-ended array of C strings.
@@ -168,7 +181,7 @@ unsafe fn find_list<'a>(environment: Strings) -> Option<(usize, &'a [u8])> {
     }
     let mut at = 0;
     loop {
-        // SAFETY: as promised, and not beyond the null.
+        // SAFETY: as promised, and the array is not read beyond its null.
         let variable = unsafe { *environment.add(at) };
         if variable.is_null() {
             return None;
@@ -183,7 +196,7 @@ unsafe fn find_list<'a>(environment: Strings) -> Option<(usize, &'a [u8])> {
     }
 }
 
-/// The agent's own file: beside the socket.
+/// Returns the path of the agent's own file, which is in the directory of the socket.
 fn agent_file(buffer: &mut [u8; PATH_MAX + 8]) -> Option<&CStr> {
     const NAME: &[u8] = b"agent.so\0";
     for (chunk, word) in buffer.chunks_exact_mut(8).zip(&AGENT.path) {
@@ -195,9 +208,10 @@ fn agent_file(buffer: &mut [u8; PATH_MAX + 8]) -> Option<&CStr> {
     CStr::from_bytes_until_nul(buffer).ok()
 }
 
-/// Whether a program started now could read it. What cannot be known is taken for yes.
+/// Returns whether a program started now could read the file. If that cannot be found out, the
+/// answer is yes.
 fn is_reachable(file: &CStr) -> bool {
-    /// AT_FDCWD, R_OK, AT_EACCESS
+    /// Arguments of `faccessat2`: AT_FDCWD, R_OK, AT_EACCESS.
     const HERE: usize = -100isize as usize;
     const READ: usize = 4;
     const AS_ACTING: usize = 0x200;
@@ -212,7 +226,7 @@ fn is_reachable(file: &CStr) -> bool {
 
 fn replace(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     let args = [path as usize, arguments as usize, environment as usize, 0, 0, 0];
-    // SAFETY: whoever called a hook of ours vouches for the call.
+    // SAFETY: the caller of the hook vouches for the call.
     let result = unsafe { call(syscall::EXECVE, args) };
     set_errno(-result as c_int);
     -1
@@ -224,7 +238,7 @@ unsafe extern "C" {
     fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int;
 }
 
-/// Stands before glibc's `execve`.
+/// Hook before glibc's `execve`.
 ///
 /// # Safety
 /// As `execve`.
@@ -238,7 +252,7 @@ pub unsafe extern "C" fn execve(
     unsafe { start(environment, |environment| replace(path, arguments, environment)) }
 }
 
-/// Stands before glibc's `execv`.
+/// Hook before glibc's `execv`.
 ///
 /// # Safety
 /// As `execv`.
@@ -248,7 +262,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
     unsafe { start(environ, |environment| replace(path, arguments, environment)) }
 }
 
-/// Stands before glibc's `execvp`.
+/// Hook before glibc's `execvp`.
 ///
 /// # Safety
 /// As `execvp`.
@@ -270,7 +284,7 @@ type Spawn = unsafe extern "C" fn(
 static REAL_SPAWN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static REAL_SPAWNP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Stands before glibc's `posix_spawn`.
+/// Hook before glibc's `posix_spawn`.
 ///
 /// # Safety
 /// As `posix_spawn`.
@@ -292,7 +306,7 @@ pub unsafe extern "C" fn posix_spawn(
     }
 }
 
-/// Stands before glibc's `posix_spawnp`.
+/// Hook before glibc's `posix_spawnp`.
 ///
 /// # Safety
 /// As `posix_spawnp`.
@@ -305,7 +319,7 @@ pub unsafe extern "C" fn posix_spawnp(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
     unsafe {
         let real: Spawn = core::mem::transmute(behind(&REAL_SPAWNP, c"posix_spawnp"));
         start(environment, |environment| {

@@ -1,11 +1,13 @@
-//! Filters of system calls (seccomp) that the program gives itself: whether they let a forked child join.
+//! Checks the seccomp filters that the program gives itself: whether they let a forked child join.
 //!
-//! A filter may answer a call that it does not like by ending the process, or by a signal that the program takes for a fault of
-//! its own. So each filter that passes a hook is asked what it would do with the calls that joining takes ([`crate::bpf`]). An
-//! error is an answer that joining can cope with.
+//! A filter may answer a call with the end of the process, or with a signal that the program takes
+//! for a fault of its own. Each filter that passes a hook is therefore run on the calls that
+//! joining makes ([`crate::bpf`]). Joining copes with an answer that is an error. A filter that
+//! answers with worse is strict.
 //!
-//! * FILTER-1: behind a filter that would do worse a child asks for nothing, and a program that is started has no agent. The
-//!   pager counts their memory, and reports it. That one thread has such a filter is enough, for all of its process.
+//! * FILTER-1: behind a strict filter a child makes no calls to join, and a started program gets no
+//!   agent. The pager counts and reports their memory. One thread with such a filter is enough to
+//!   make its whole process strict.
 //! * FILTER-2: a child that borrows its parent's memory (`vfork`) changes nothing of it.
 
 use crate::bpf::{Instruction, lets_join};
@@ -14,16 +16,17 @@ use crate::own::is_own_process;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// 1 once there is a filter that joining would not survive.
+/// 1 once there is a strict filter, which joining would not survive.
 static STRICT: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this process, or the one that it was forked from, has such a filter.
+/// Returns whether this process, or the one that it was forked from, has a strict filter.
 pub fn is_strict() -> bool {
     STRICT.load(Relaxed) != 0
 }
 
-/// Whether the filter that this process is about to give itself is one to look at. Asked before it is there: behind one that
-/// is strict already not even this is asked of the kernel.
+/// Returns whether the filter that this process is about to install must be examined. Hooks ask
+/// before the filter is installed. Behind a filter that is already strict the agent does not even
+/// make this system call.
 pub fn is_to_be_looked_at() -> bool {
     !is_strict() && is_own_process()
 }
@@ -35,17 +38,17 @@ pub struct Program {
     first: *const Instruction,
 }
 
-/// `PR_SET_SECCOMP`, and its modes; the operations of `seccomp` that set the same.
+/// `PR_SET_SECCOMP` and its modes; the operations of `seccomp` that set the same modes.
 pub const SET_SECCOMP: usize = 22;
 const STRICT_MODE: usize = 1;
 const FILTER_MODE: usize = 2;
 const SET_MODE_STRICT: usize = 0;
 const SET_MODE_FILTER: usize = 1;
 
-/// `prctl(PR_SET_SECCOMP, mode, program)` has succeeded.
+/// Examines the filter after `prctl(PR_SET_SECCOMP, mode, program)` has succeeded.
 ///
 /// # Safety
-/// `program` is what the kernel has just read.
+/// `program` is the address that the kernel has just read.
 pub unsafe fn set_by_prctl(mode: usize, program: usize) {
     match mode {
         STRICT_MODE => become_strict(),
@@ -55,12 +58,12 @@ pub unsafe fn set_by_prctl(mode: usize, program: usize) {
     }
 }
 
-/// `seccomp(operation, _, program)` has succeeded.
+/// Examines the filter after `seccomp(operation, _, program)` has succeeded.
 ///
 /// # Safety
-/// `program` is what the kernel has just read.
+/// `program` is the address that the kernel has just read.
 pub unsafe fn set_by_seccomp(operation: usize, program: usize) {
-    // The kernel looks at so much of it.
+    // The kernel reads only the low 32 bits.
     match operation as u32 as usize {
         SET_MODE_STRICT => become_strict(),
         // SAFETY: as promised.
@@ -74,10 +77,12 @@ fn become_strict() {
     exec::leave_out();
 }
 
+/// Marks the process as strict if the filter does not let it join.
+///
 /// # Safety
-/// `program` is that of a filter that the kernel has accepted.
+/// `program` describes a filter that the kernel has accepted.
 unsafe fn look(program: usize) {
-    // SAFETY: as promised; so many instructions lie there.
+    // SAFETY: as promised; the kernel has just read that many instructions there.
     let instructions = unsafe {
         let program = &*(program as *const Program);
         core::slice::from_raw_parts(program.first, usize::from(program.len))

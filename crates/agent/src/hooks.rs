@@ -1,7 +1,8 @@
-//! The C library's functions for memory, which the agent stands before: what they map is to be known before
-//! they return.
+//! Hooks before the C library's memory functions, so that the pager learns of new mappings before
+//! these functions return.
 //!
-//! Runs on the program's own threads. Where there is no agent each is the plain system call.
+//! The hooks run on the program's own threads. Without an agent each hook makes the plain system
+//! call.
 
 use crate::advice::{advise, advise_process};
 use crate::areas::Area;
@@ -10,14 +11,14 @@ use crate::lock::lock_all;
 use crate::map::map;
 use crate::own::own;
 use crate::preload::set_errno;
-use crate::protocol::BIN_BYTES;
+use crate::protocol::DISCARD_AREA_BYTES;
 use crate::remap::{Request, remap};
 use crate::state::AGENT;
 use crate::syscall::{self, call};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Stands before glibc's `madvise`.
+/// Hook before glibc's `madvise`.
 ///
 /// # Safety
 /// As `madvise`.
@@ -32,7 +33,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     0
 }
 
-/// Stands before glibc's `process_madvise`.
+/// Hook before glibc's `process_madvise`.
 ///
 /// # Safety
 /// As `process_madvise`.
@@ -54,7 +55,7 @@ pub unsafe extern "C" fn process_madvise(
     result
 }
 
-/// Stands before glibc's `mmap`.
+/// Hook before glibc's `mmap`.
 ///
 /// # Safety
 /// As `mmap`.
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn mmap(
     result as *mut c_void
 }
 
-/// Stands before glibc's `mmap64`, which is the same.
+/// Hook before glibc's `mmap64`, which equals `mmap`.
 ///
 /// # Safety
 /// As `mmap64`.
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(address, len, prot, flags, fd, offset) }
 }
 
-/// Stands before glibc's `mremap`, which takes its fifth argument only with some flags.
+/// Hook before glibc's `mremap`, which takes its fifth argument only with some flags.
 ///
 /// # Safety
 /// As `mremap`.
@@ -118,18 +119,20 @@ pub unsafe extern "C" fn mremap(
     result as *mut c_void
 }
 
-/// `PR_SET_DUMPABLE`
+/// `PR_SET_DUMPABLE`.
 const SET_DUMPABLE: usize = 4;
 
-/// Ahead of a `prctl`: nobody may look into a process that hides itself, and a forked child that has not joined by
-/// then could be told from its relatives by nobody.
+/// Joins a forked child that has not joined yet before it makes itself undumpable by `prctl`. The
+/// pager cannot look into an undumpable process. It could not tell the child from the other
+/// processes of its fork group.
 pub fn before_prctl(option: usize, value: usize) {
     if option == SET_DUMPABLE && value == 0 {
         own();
     }
 }
 
-/// Stands before glibc's `prctl`, whose arguments are where those of a function are that has so many.
+/// Hook before glibc's `prctl`. A variadic call passes these arguments in the same registers as
+/// this function.
 ///
 /// # Safety
 /// As `prctl`.
@@ -144,24 +147,25 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
         return -1;
     }
     if is_filter {
-        // SAFETY: the kernel has just read what lies there.
+        // SAFETY: the kernel has just read the filter at this address.
         unsafe { filter::set_by_prctl(a, b) };
     }
     result as c_int
 }
 
-/// `CLONE_NEWUSER`
+/// `CLONE_NEWUSER`.
 const NEW_USERS: c_int = 0x1000_0000;
 const EINVAL: isize = -22;
 
-/// Stands before glibc's `unshare`, to say why a user namespace cannot be had: the kernel gives one only to a
-/// process of a single thread, and the agent is another.
+/// Hook before glibc's `unshare`, which explains why the program gets no user namespace. The kernel
+/// gives one only to a process of a single thread, and the agent's thread is another.
 ///
 /// # Safety
 /// As `unshare`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    // SAFETY: an integer; the call concerns what the kernel keeps for the process, and no memory.
+    // SAFETY: the argument is an integer; the call changes what the kernel keeps for the process,
+    // and no memory.
     let result = unsafe { call(syscall::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) };
     if result >= 0 {
         return 0;
@@ -170,7 +174,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
         const WORD: &[u8] =
             b"ebb: a user namespace is for processes of one thread, and the agent in here is a \
             second one; start ebb run inside of the namespace instead\n";
-        // Nobody reading it is no reason to stop.
+        // A failed write is ignored.
         // SAFETY: a constant of that length.
         unsafe { call(syscall::WRITE, [2, WORD.as_ptr() as usize, WORD.len(), 0, 0, 0]) };
     }
@@ -178,7 +182,8 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     -1
 }
 
-/// Stands before glibc's `mlockall`: it is not to fill the agent's own areas, nor to keep what it puts there.
+/// Hook before glibc's `mlockall`. The call must not fill the agent's own areas or lock pages in
+/// them.
 ///
 /// # Safety
 /// As `mlockall`.
@@ -190,9 +195,12 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
         Some(shared) => {
             let (start, len) = (AGENT.pool_start.load(Relaxed), AGENT.pool_len.load(Relaxed));
             let pool = Area { start: start as usize, len: len as usize };
-            let bin = shared.bin.load(Relaxed) as usize;
-            let bin = Area { start: bin, len: if bin == 0 { 0 } else { BIN_BYTES as usize } };
-            lock_all(flags as usize, &[pool, bin])
+            let discard_area = shared.discard_area.load(Relaxed) as usize;
+            let discard_area = Area {
+                start: discard_area,
+                len: if discard_area == 0 { 0 } else { DISCARD_AREA_BYTES as usize },
+            };
+            lock_all(flags as usize, &[pool, discard_area])
         }
     };
     if result < 0 {

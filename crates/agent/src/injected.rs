@@ -1,9 +1,12 @@
-//! How the agent gets into a program that no loader brings it into (a static one, one that runs already): this image is put
-//! into it while it stands, and one of its threads runs [`ebb_injected`] before it goes on.
+//! Entry of the agent in a program that no loader brings it into: a static program, or one that
+//! runs already. The pager puts this image into the stopped program. One of the program's threads
+//! runs [`ebb_injected`] before it goes on.
 //!
-//! * INJECTED-1: nothing is linked: what the compiler calls for (`memcpy` and its like) is here. Nothing of the program is
-//!   touched but its environment, which is read, and the stack below what is in use.
-//! * INJECTED-2: it has no hooks. Which pages have to stay the pager finds out (INJECTED-1 in `pager/src/inject.rs`).
+//! * INJECTED-1: the image links nothing, and itself defines the functions that the compiler calls
+//!   (`memcpy` and the like). Of the program it uses only the environment, which it reads, and the
+//!   stack below the part in use.
+//! * INJECTED-2: the image has no hooks. The pager finds out which pages must stay (INJECTED-1 in
+//!   `pager/src/inject.rs`).
 
 use crate::join::{join_forked, join_new};
 use crate::protocol::JOINED;
@@ -12,8 +15,8 @@ use core::arch::{asm, global_asm};
 use core::ffi::{c_char, c_int};
 
 global_asm!(
-    // Called with the address of the program's arguments, or 0 in a forked child, on an aligned stack. Who put it there
-    // waits for the trap, and finds the answer in rax.
+    // Called on an aligned stack with the address of the program's arguments, or 0 in a forked
+    // child. The process that set up the call waits for the trap and finds the answer in rax.
     ".globl ebb_injected",
     ".type ebb_injected, @function",
     "ebb_injected:",
@@ -24,16 +27,16 @@ global_asm!(
     begin = sym begin,
 );
 
-/// Joins the pager: [`JOINED`], or an errno if that could not be done, 0 if nothing is known. `arguments` is what the kernel
-/// put there for the program: their count, the arguments, a null, the environment. A forked child knows its way from its
-/// parent.
+/// Joins the pager. Returns [`JOINED`], an errno on failure, or 0 if the reason is unknown.
+/// `arguments` is the kernel's layout for a new program: argument count, arguments, a null, the
+/// environment. A forked child inherits the way to the pager from its parent.
 extern "C" fn begin(arguments: *const usize) -> usize {
     if arguments.is_null() {
         return if join_forked().is_some() { JOINED } else { 0 };
     }
-    // SAFETY: as the kernel lays it out.
+    // SAFETY: the kernel lays the arguments out in this way.
     let environment = unsafe { arguments.add(1 + *arguments + 1).cast::<*const c_char>() };
-    // SAFETY: as above: it ends with a null.
+    // SAFETY: the kernel ends the environment with a null.
     let told = unsafe { read_environment(environment) };
     match told.map(|()| join_new()) {
         Some(Ok(_)) => JOINED,
@@ -42,11 +45,13 @@ extern "C" fn begin(arguments: *const usize) -> usize {
     }
 }
 
+/// Copies bytes, as in C.
+///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
-    // SAFETY: as promised. Written so that the compiler makes no call of it.
+    // SAFETY: as promised. Inline assembly keeps the compiler from calling `memcpy` here.
     unsafe {
         asm!("rep movsb", inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
              options(nostack, preserves_flags));
@@ -54,15 +59,17 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8
     to
 }
 
+/// Copies bytes between areas that may overlap, as in C.
+///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
     if (to as usize).wrapping_sub(from as usize) >= len {
-        // SAFETY: as promised; forwards, nothing is written that is read later.
+        // SAFETY: as promised; a forward copy overwrites no byte that it reads later.
         return unsafe { memcpy(to, from, len) };
     }
-    // SAFETY: as promised; backwards, from the last byte on.
+    // SAFETY: as promised; the copy runs backwards from the last byte.
     unsafe {
         asm!("std", "rep movsb", "cld", inout("rcx") len => _, inout("rdi") to.add(len).wrapping_sub(1) => _,
              inout("rsi") from.add(len).wrapping_sub(1) => _, options(nostack));
@@ -70,6 +77,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u
     to
 }
 
+/// Fills memory with a byte, as in C.
+///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
@@ -82,6 +91,8 @@ unsafe extern "C" fn memset(to: *mut u8, byte: c_int, len: usize) -> *mut u8 {
     to
 }
 
+/// Compares bytes, as in C.
+///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
@@ -98,6 +109,8 @@ unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, len: usize) -> c_i
     0
 }
 
+/// Compares bytes for equality, as in C.
+///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
@@ -106,6 +119,8 @@ unsafe extern "C" fn bcmp(one: *const u8, other: *const u8, len: usize) -> c_int
     unsafe { memcmp(one, other, len) }
 }
 
+/// Returns the length of a C string.
+///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]

@@ -1,74 +1,79 @@
-//! How a process joins the pager: a thread is started, and that does the rest ([`crate::greet`]).
+//! Joins a process to the pager: starts the agent's thread, which does the rest ([`crate::hello`]).
 //!
-//! Runs on the program's own threads, before or between its own code, and may be called wherever `fork` may:
-//! it uses no library function, no allocation and no lock. It leaves no signal mask behind and opens no
-//! descriptor, not even for a moment: the agent's thread has a table of its own for those.
+//! The functions run on the program's own threads, before its code or in between, wherever `fork`
+//! may be called. They use no library function, no allocation and no lock. They leave the signal
+//! mask as it was and open no descriptor, not even for a moment. The agent's thread has its own
+//! descriptor table for that.
 //!
-//! * JOIN-1: a forked child has no agent or its own. If it cannot have one, the pager is told so; a pager that does not
-//!   even hear that is dead, and nobody would bring the child's pages back: it ends (AGENT-3).
+//! * JOIN-1: a forked child has its own agent or none. If it cannot have one, it reports that to
+//!   the pager. If the pager does not even receive the report, the pager is dead, and nothing would
+//!   bring the child's pages back. The child then ends (AGENT-3).
 
 use crate::calls::ask;
-use crate::protocol::{ASK_ALONE, BIN_BYTES, GREET_FORKED, GREET_START, Shared};
+use crate::protocol::{ASK_ALONE, DISCARD_AREA_BYTES, HELLO_FORKED, HELLO_START, Shared};
 use crate::state::{AGENT, die};
 use crate::syscall::{self, Timespec, call, spawn};
 use crate::worker;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
-/// The thread is at it.
+/// State of the agent's thread: it is starting.
 const STARTING: u32 = 0;
-/// It serves.
+/// State of the agent's thread: it serves.
 const SERVING: u32 = 1;
-/// It has ended, or is about to.
+/// State of the agent's thread: it has ended, or is about to end.
 const FAILED: u32 = 2;
 
 const MADV_DONTDUMP: usize = 16;
-/// How often to look whether the thread still lives.
+/// Interval at which the joining thread checks that the agent's thread still lives.
 const LOOK: Timespec = Timespec { seconds: 0, nanoseconds: 100_000_000 };
 
-/// Bytes of a [`Berth`].
-pub const BERTH_BYTES: usize = 40 << 10;
+/// Bytes of an [`AgentStack`].
+pub const AGENT_STACK_BYTES: usize = 40 << 10;
 
-/// Where the agent's thread lives: memory that is never moved out, because it is shared (with nobody: the child of a fork
-/// takes it for its parent's, and lets go of it).
+/// Stack and thread block of the agent's thread. The pager never moves this memory out, because the
+/// mapping is shared. A forked child shares its parent's for a while, and then unmaps it.
 #[repr(C)]
-pub struct Berth {
-    /// Zeros: a stack protector would look at offset 0x28 of a thread block.
+pub struct AgentStack {
+    /// Thread block of zeros: a stack protector would read offset 0x28 of it.
     block: [u64; 64],
     state: AtomicU32,
-    /// Why it failed: an errno.
+    /// Reason of a failure: an errno.
     reason: AtomicU32,
-    /// 1 until the thread has ended: the kernel says so, which no filter of system calls can keep it from.
+    /// 1 until the thread has ended. The kernel clears this word itself, so no filter of system
+    /// calls can prevent it.
     alive: AtomicU32,
     shared: AtomicPtr<Shared>,
-    /// What its thread is to do: a new program or a forked child.
+    /// Kind of hello that the thread sends: for a new program or for a forked child.
     pub kind: u32,
 }
 
-impl Berth {
+impl AgentStack {
     fn make(kind: u32) -> Option<*mut Self> {
         // READ | WRITE, SHARED | ANONYMOUS
-        // SAFETY: a fresh mapping of zeros at an address of the kernel's choice; the advice changes no content.
+        // SAFETY: a fresh mapping of zeros at an address of the kernel's choice; the advice changes
+        // no content.
         unsafe {
-            let at = call(syscall::MMAP, [0, BERTH_BYTES, 3, 0x21, usize::MAX, 0]);
+            let at = call(syscall::MMAP, [0, AGENT_STACK_BYTES, 3, 0x21, usize::MAX, 0]);
             if at < 0 {
                 return None;
             }
-            call(syscall::MADVISE, [at as usize, BERTH_BYTES, MADV_DONTDUMP, 0, 0, 0]);
-            let berth = at as *mut Self;
-            (*berth).kind = kind;
-            (*berth).alive = AtomicU32::new(1);
-            Some(berth)
+            call(syscall::MADVISE, [at as usize, AGENT_STACK_BYTES, MADV_DONTDUMP, 0, 0, 0]);
+            let stack = at as *mut Self;
+            (*stack).kind = kind;
+            (*stack).alive = AtomicU32::new(1);
+            Some(stack)
         }
     }
 
-    /// The thread serves from now on.
+    /// Reports that the thread serves from now on.
     pub fn serves(&self, shared: &Shared) {
         self.shared.store(core::ptr::from_ref(shared).cast_mut(), Relaxed);
         self.settle(SERVING);
     }
 
-    /// The thread ends. Who waits lets go of this memory once it has.
+    /// Reports a failure and ends the thread. The waiting thread unmaps this memory once the
+    /// agent's thread has ended.
     pub fn fails(&self, reason: u32) -> ! {
         self.reason.store(reason, Relaxed);
         self.settle(FAILED);
@@ -79,45 +84,47 @@ impl Berth {
     }
 
     fn settle(&self, state: u32) {
-        // Partner: the Acquire load of who waits.
+        // Pairs with the Acquire load of the waiting thread.
         self.state.store(state, Release);
         syscall::wake(&self.state);
     }
 }
 
-/// Why not: an errno, and whether the thread has told the pager already.
+/// Failure to join: an errno, and whether the agent's thread has already reported it to the pager.
 struct Failure {
     reason: u32,
     told: bool,
 }
 
-/// What came of it.
+/// Result of a successful join.
 struct Joined {
     shared: &'static Shared,
-    berth: *mut Berth,
+    stack: *mut AgentStack,
 }
 
-/// A new program joins. The memory shared with the pager, or an errno.
+/// Joins a new program. Returns the memory shared with the pager, or an errno.
 pub fn join_new() -> Result<&'static Shared, u32> {
-    let joined = join(GREET_START).map_err(|failure| failure.reason)?;
+    let joined = join(HELLO_START).map_err(|failure| failure.reason)?;
     AGENT.table.store(core::ptr::from_ref(joined.shared).cast_mut(), Release);
-    AGENT.berth.store(joined.berth, Release);
+    AGENT.stack.store(joined.stack, Release);
     Ok(joined.shared)
 }
 
-/// A forked child joins.
+/// Joins a forked child. Returns the memory shared with the pager, or None if the child has no
+/// agent.
 pub fn join_forked() -> Option<&'static Shared> {
     let table = AGENT.table.load(Acquire);
     if table.is_null() {
         return None;
     }
-    match join(GREET_FORKED) {
+    match join(HELLO_FORKED) {
         Ok(joined) => {
-            // In this order: a fork by another thread in between must find what it is told of mapped.
+            // The table is stored first, because a child forked by another thread in between must
+            // find its ancestor's table mapped.
             AGENT.table.store(core::ptr::from_ref(joined.shared).cast_mut(), Release);
-            let berth = AGENT.berth.swap(joined.berth, Release);
-            // SAFETY: the ancestor's; nobody in this process uses them any more.
-            unsafe { let_go(table, berth) };
+            let stack = AGENT.stack.swap(joined.stack, Release);
+            // SAFETY: both are the ancestor's, and this process no longer uses them.
+            unsafe { let_go(table, stack) };
             Some(joined.shared)
         }
         Err(Failure { reason, told }) => {
@@ -129,70 +136,71 @@ pub fn join_forked() -> Option<&'static Shared> {
     }
 }
 
-/// JOIN-1: this process, a forked child, has no agent.
+/// Reports to the pager that this process, a forked child, has no agent (JOIN-1).
 pub fn stay_alone(reason: u32) {
     let table = AGENT.table.load(Acquire);
-    // SAFETY: the ancestor's, which stays mapped until this process has its own.
+    // SAFETY: the ancestor's table stays mapped until this process has its own.
     if ask(unsafe { &*table }, ASK_ALONE, [u64::from(reason), 0]).is_none() {
         die();
     }
 }
 
-/// Unmaps what an ancestor's agent lives in.
+/// Unmaps the memory of an ancestor's agent.
 ///
 /// # Safety
-/// Both must be mapped and used by nobody.
-unsafe fn let_go(table: *mut Shared, berth: *mut Berth) {
+/// Both must be mapped, and unused.
+unsafe fn let_go(table: *mut Shared, stack: *mut AgentStack) {
     // SAFETY: as promised.
     unsafe {
-        let bin = (*table).bin.load(Relaxed) as usize;
-        if bin != 0 {
-            call(syscall::MUNMAP, [bin, BIN_BYTES as usize, 0, 0, 0, 0]);
+        let discard_area = (*table).discard_area.load(Relaxed) as usize;
+        if discard_area != 0 {
+            call(syscall::MUNMAP, [discard_area, DISCARD_AREA_BYTES as usize, 0, 0, 0, 0]);
         }
         let len = size_of::<Shared>().next_multiple_of(4096);
         call(syscall::MUNMAP, [table as usize, len, 0, 0, 0, 0]);
-        call(syscall::MUNMAP, [berth as usize, BERTH_BYTES, 0, 0, 0, 0]);
+        call(syscall::MUNMAP, [stack as usize, AGENT_STACK_BYTES, 0, 0, 0, 0]);
     }
 }
 
-/// Starts the thread and waits until it serves.
+/// Starts the agent's thread and waits until it serves.
 fn join(kind: u32) -> Result<Joined, Failure> {
     const ENOMEM: u32 = 12;
     const ECANCELED: u32 = 125;
-    let berth = Berth::make(kind).ok_or(Failure { reason: ENOMEM, told: false })?;
+    let stack = AgentStack::make(kind).ok_or(Failure { reason: ENOMEM, told: false })?;
     let failed = |reason, told| {
-        // SAFETY: the mapping just made, in which no thread lives.
-        unsafe { call(syscall::MUNMAP, [berth as usize, BERTH_BYTES, 0, 0, 0, 0]) };
+        // SAFETY: the mapping just made, in which no thread runs.
+        unsafe { call(syscall::MUNMAP, [stack as usize, AGENT_STACK_BYTES, 0, 0, 0, 0]) };
         Err(Failure { reason, told })
     };
-    let thread = start(berth);
+    let thread = start(stack);
     if thread < 0 {
         return failed(thread.unsigned_abs() as u32, false);
     }
-    // SAFETY: mapped, and made of atomics as far as both threads use it.
-    let place = unsafe { &*berth };
+    // SAFETY: the memory is mapped, and both threads access it only through atomics.
+    let place = unsafe { &*stack };
     let served = || place.state.load(Acquire) == SERVING;
     while !served() && place.alive.load(Acquire) != 0 {
         syscall::wait(&place.state, STARTING, &LOOK);
     }
     if !served() {
-        // If it could not say why it was ended by somebody else, a seccomp filter for one.
+        // If the thread ended without a reason, something else ended it, for example a seccomp
+        // filter.
         let told = place.state.load(Acquire) == FAILED;
         let reason = if told { place.reason.load(Relaxed) } else { ECANCELED };
         return failed(reason, told);
     }
     // SAFETY: the mapping lives as long as the process.
-    Ok(Joined { shared: unsafe { &*place.shared.load(Relaxed) }, berth })
+    Ok(Joined { shared: unsafe { &*place.shared.load(Relaxed) }, stack })
 }
 
-/// The thread, with every signal blocked in it.
-fn start(berth: *mut Berth) -> isize {
+/// Starts the agent's thread with every signal blocked. Returns its thread id, or a negated errno.
+fn start(stack: *mut AgentStack) -> isize {
     let before = syscall::block_signals();
-    let top = (berth as usize + BERTH_BYTES) & !63;
-    // SAFETY: the berth is the new thread's alone.
+    let top = (stack as usize + AGENT_STACK_BYTES) & !63;
+    // SAFETY: only the new thread uses the agent's stack.
     let thread = unsafe {
-        let alive = &raw const (*berth).alive;
-        spawn(worker::run, berth as usize, top, berth as usize, syscall::AGENTS, alive)
+        let alive = &raw const (*stack).alive;
+        spawn(worker::run, stack as usize, top, stack as usize, syscall::AGENTS, alive)
     };
     syscall::set_signals(&before, None);
     thread

@@ -1,24 +1,32 @@
-//! What lives inside the program being run: one thread that moves pages when it is told to.
+//! The code that Ebb places inside a program: hooks, and the agent's thread, which moves pages for
+//! the pager.
 //!
-//! MOVE and `madvise` act only on the caller's own address space, so the pager cannot do them from
-//! outside. The agent does, and nothing else: it decides nothing, and it is off the fault path.
+//! `UFFDIO_MOVE` and `madvise` act only on the caller's own address space, so the pager cannot call
+//! them from outside. The agent's thread calls them for the pager. It decides nothing, and it is
+//! not on the fault path.
 //!
-//! The same source is built three times: as a Rust library (the protocol, for the pager); with `--cfg ebb_preload` as the
-//! shared object that the program's loader brings in; and with `--cfg ebb_injected` as an image that stands alone, which
-//! `ebb run` puts into a program that has no loader (`injected.rs`). That has no hooks.
+//! The source is built three times:
+//! * As a Rust library: the protocol, for the pager.
+//! * With `--cfg ebb_preload`: the shared object that the program's loader brings in.
+//! * With `--cfg ebb_injected`: a self-contained image that `ebb run` puts into a program without a
+//!   loader (`injected.rs`). This image has no hooks.
 //!
-//! Rules of what is inside the program:
-//! * AGENT-1: from when it serves, the agent's thread touches only its code, its berth (stack and thread block) and
-//!   the memory shared with the pager. Never libc, never the heap, never thread-local data: any of those can be
-//!   stored away, and the thread would wait for itself.
-//! * AGENT-2: it has its own descriptor table (cloned without `CLONE_FILES`): whatever the program closes,
-//!   the userfaultfd and the line to the pager stay open, so a touch waits rather than reads zeros. Nor does
-//!   the program ever see one of them in its own table. Nor does it share root and working folder (`CLONE_FS`): a thread
-//!   of a process that shares those enters no other mount namespace.
-//! * AGENT-3: if the line to the pager breaks, it kills the process: a dead pager is a dead program.
-//! * AGENT-4: it holds none of the program's descriptors, or pipes would never reach their end.
+//! Rules for code inside the program:
+//! * AGENT-1: while it serves, the agent's thread accesses only its code, the agent's stack (stack
+//!   and thread block) and the memory shared with the pager. It never uses libc, the heap or
+//!   thread-local data. The pager can store any of those away, and the thread would then wait for
+//!   itself.
+//! * AGENT-2: the agent's thread has its own descriptor table (cloned without `CLONE_FILES`).
+//!   The userfaultfd and the line to the pager stay open even if the program closes all, so a fault
+//!   waits instead of reading zeros. The program never sees these descriptors in its own table. The
+//!   thread does not share root and working directory (`CLONE_FS`) either. The kernel refuses
+//!   another mount namespace to a thread that shares those.
+//! * AGENT-3: if the line to the pager breaks, the agent's thread kills the process. The program's
+//!   stored pages are lost with the pager.
+//! * AGENT-4: the agent's thread keeps none of the program's descriptors open. Otherwise readers of
+//!   the program's pipes would never see the end of the data.
 #![no_std]
-// Without hooks some of what they use is left over.
+// Builds without hooks leave some of the hooks' helpers unused.
 #![cfg_attr(any(ebb_injected, test), allow(dead_code))]
 
 #[cfg(test)]
@@ -41,7 +49,7 @@ mod exec;
 #[cfg(ebb_preload)]
 mod filter;
 #[cfg(any(ebb_preload, ebb_injected))]
-mod greet;
+mod hello;
 #[cfg(ebb_preload)]
 mod hooks;
 #[cfg(ebb_injected)]

@@ -1,13 +1,14 @@
-//! New areas that come under management at once.
+//! Brings new areas under management at once.
 //!
-//! The pager finds new areas by looking, which takes it a millisecond or more; until then the program
-//! fills them at the kernel's speed, whatever the limit. Where management has begun, an area that the
-//! program maps itself is therefore announced ([`crate::calls`]), and the thread goes on when the area is
-//! registered. (The C library's own calls, malloc's for one, do not pass here: those areas are found by
-//! looking.)
+//! The pager finds new areas by scanning, which takes it a millisecond or more. Until then the
+//! program fills them at the kernel's speed, whatever the limit. Once management has begun, the
+//! hook announces an area that the program itself maps ([`crate::calls`]). The thread goes on when
+//! the area is registered. The C library's internal calls (malloc's for example) bypass the hook,
+//! so the pager finds those areas by scanning.
 //!
-//! Private memory of `/dev/zero` is anonymous, and its file keeps it from being paged: the kernel takes it for one without a
-//! length, and fills no page of it through a userfaultfd (EFAULT). Here it is given anonymous memory without a file.
+//! Private memory of `/dev/zero` is anonymous, but its file keeps Ebb from paging it. The kernel
+//! takes the file for one of length zero and fills no page of it through a userfaultfd (EFAULT).
+//! The hook gives the program anonymous memory without a file instead.
 
 use crate::calls::ask;
 use crate::filter;
@@ -26,19 +27,19 @@ const MAP_GROWSDOWN: usize = 0x100;
 const MAP_LOCKED: usize = 0x2000;
 const MAP_HUGETLB: usize = 0x4_0000;
 const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
-/// Areas of these are not paged, whatever is in them.
+/// Flags of areas that are never paged.
 const NOT_PAGED: usize = MAP_GROWSDOWN | MAP_LOCKED | MAP_HUGETLB;
-/// Areas smaller than this are not worth the wait.
+/// Bytes from which on the wait for registration is worthwhile.
 const LEN_MIN: usize = 4 * 4096;
 
-/// Makes the call `args` of mmap, and has the area managed.
+/// Makes the call mmap with `args`, and has the area managed.
 pub fn map(shared: Option<&Shared>, mut args: [usize; 6]) -> isize {
     if !is_of_zero_device(&args) {
         return map_managed(shared, args);
     }
     let [_, len, prot, flags, ..] = args;
     args[3] &= !MAP_POPULATE;
-    // What is wrong with the call, or with the descriptor, the kernel says.
+    // The kernel reports errors of the call or of the descriptor.
     // SAFETY: the program vouches for its own call.
     let at = unsafe { populate::map(args) };
     if at < 0 {
@@ -49,14 +50,14 @@ pub fn map(shared: Option<&Shared>, mut args: [usize; 6]) -> isize {
     if map_managed(shared, anonymous) >= 0 {
         return at;
     }
-    // The device's memory may be gone with the failure (before Linux 6.12).
+    // Before Linux 6.12 the failed call may have removed the device's memory.
     let [.., offset] = args;
-    // SAFETY: where the program's own call has just put it.
+    // SAFETY: the program's own call has just made this area.
     unsafe { populate::map([at as usize, len, prot, over, args[4], offset]) }
 }
 
-/// Whether `args` ask for memory that `/dev/zero` would be given private pages of. Asked of the file system only behind no
-/// filter that would mind.
+/// Returns whether `args` ask for private, writable memory of `/dev/zero`. The file system is not
+/// asked behind a strict filter, which would answer with worse than an error.
 fn is_of_zero_device(args: &[usize; 6]) -> bool {
     let [_, _, prot, flags, fd, _] = *args;
     let private = flags & (MAP_TYPE | MAP_ANONYMOUS | NOT_PAGED) == MAP_PRIVATE;
@@ -76,13 +77,13 @@ fn is_zero_device(fd: usize) -> bool {
     }
     const _: () =
         assert!(size_of::<Status>() == 256 && core::mem::offset_of!(Status, major) == 128);
-    // AT_EMPTY_PATH | AT_STATX_DONT_SYNC: no server is asked.
+    // AT_EMPTY_PATH | AT_STATX_DONT_SYNC: the kernel asks no file server.
     const FLAGS: usize = 0x1000 | 0x4000;
     const MODE_TYPE: u16 = 0o170_000;
     const MODE_CHARACTERS: u16 = 0o020_000;
     let mut status = core::mem::MaybeUninit::<Status>::zeroed();
     let args = [fd, c"".as_ptr() as usize, FLAGS, 1, status.as_mut_ptr() as usize, 0];
-    // SAFETY: the name and the room for the answer outlive the call; zeros are a status.
+    // SAFETY: the name and the buffer outlive the call; all zeros are a valid `Status`.
     let (result, status) = unsafe { (call(syscall::STATX, args), status.assume_init_ref()) };
     let is_device = status.mode & MODE_TYPE == MODE_CHARACTERS;
     result == 0 && is_device && (status.major, status.minor) == (1, 5)
@@ -105,11 +106,11 @@ fn map_managed(shared: Option<&Shared>, mut args: [usize; 6]) -> isize {
     let at = unsafe { populate::map(args) };
     let Some(shared) = managing.filter(|_| at >= 0) else { return at };
     let began = lost::now();
-    // Unanswered, the area is found by looking.
+    // If the pager does not answer, it finds the area by scanning.
     ask(shared, ASK_MANAGE, [at as u64, len.next_multiple_of(4096) as u64]);
     lost::note(shared, began);
     if fills {
-        // As with the flag, failing to is no error.
+        // A failure is no error, as with the flag.
         // SAFETY: the area just made, whose pages hold nothing.
         unsafe { populate::advise(at as usize, len, MADV_POPULATE_WRITE) };
     }

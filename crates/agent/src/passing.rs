@@ -1,16 +1,20 @@
-//! What a fork passes on changes between forks only.
+//! Allows changes of what a fork inherits only between forks.
 //!
-//! The kernel copies a fork's memory first and tells of it then, and the pager looks up what was left out (`MADV_DONTFORK`,
-//! `MADV_WIPEONFORK`) last, in the parent: advice given in between would be taken for what the fork went by, and the
-//! child get pages that are not its own, or lack some that are.
+//! The kernel first copies a fork's memory and then sends the fork event. Only after that does the
+//! pager look in the parent for ranges that the child did not inherit (`MADV_DONTFORK`,
+//! `MADV_WIPEONFORK`). It would apply advice given in between to that fork. The child would then
+//! get pages that are not its own, or lack some that are.
 //!
-//! * PASSING-1: whoever gives such advice does so while no fork of this memory is under way, and after the pager has
-//!   followed those that were.
-//!   Forks of the advising thread itself do not count: it is in a signal handler, before or after the fork itself. So
-//!   that it knows its own, no handler runs between the count of forks and the note of whose one is.
-//! * PASSING-2: nobody waits for ever: where the other side does not end (a thread that was killed) it goes on. And neither
-//!   side starves: whoever comes while the other waits lets that go first.
-//! * PASSING-3: the word is in the page that the kernel wipes in a child ([`crate::own`]), where none of its forks is under way.
+//! * PASSING-1: a thread gives such advice only while no fork of this memory is under way, and
+//!   after the pager has followed earlier forks. Forks of the advising thread itself do not count:
+//!   the thread is then in a signal handler, before or after the actual fork. So that each thread
+//!   recognises its own forks, no handler runs between the counting of a fork and the note of its
+//!   thread.
+//! * PASSING-2: no thread waits for ever. If the other side does not finish (a killed thread), the
+//!   waiting thread goes on. Neither side starves: a new thread that finds the other side waiting
+//!   lets that go first.
+//! * PASSING-3: the lock word is in the page that the kernel wipes in a child ([`crate::own`]).
+//!   None of the parent's forks is under way in the child.
 
 use crate::calls::be_heard;
 use crate::filter;
@@ -20,64 +24,67 @@ use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// Advice is being given.
+/// Flag of the lock word: a thread is giving advice.
 const ADVISING: u32 = 1 << 31;
-/// Somebody waits to give advice.
+/// Flag of the lock word: a thread waits to give advice.
 const ADVICE_WAITS: u32 = 1 << 30;
-/// Somebody waits to fork.
+/// Flag of the lock word: a thread waits to fork.
 const FORK_WAITS: u32 = 1 << 29;
-/// The rest of the word: forks under way.
+/// Remaining bits of the lock word: number of forks under way.
 const FORKS: u32 = FORK_WAITS - 1;
-/// How often to look, and how many times. A host that stops makes one look of it.
+/// Length of one wait, and largest number of waits. Time during which the host is suspended counts
+/// as one wait.
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 2_000_000 };
 const LOOKS_MAX: u32 = 2500;
 
-/// Threads noted as forking, at once. Of others it is not known.
+/// Largest number of threads that are noted as forking at a time. Further forks are counted without
+/// their thread.
 const FORKERS_MAX: usize = 16;
 
-/// Who forks, and who changes what forks pass on.
+/// Lock between forks and advice that changes what a fork inherits.
 pub struct Passing {
     word: AtomicU32,
-    /// Forks under way that nothing was noted of.
+    /// Number of forks under way that the lock word does not count.
     unnoted: AtomicU32,
-    /// Threads within a fork, once for each; 0: nobody.
+    /// Thread ids of threads within a fork, once for each fork; 0: empty slot.
     forkers: [AtomicU32; FORKERS_MAX],
 }
 
-/// A fork of this memory begins: [`fork_ends`] in who made it, and in no child, as soon as it returns.
+/// Begins a fork of this memory. The parent, and no child, calls [`fork_ends`] as soon as the fork
+/// returns.
 pub fn fork_begins() {
     end_if_killed();
     let Some(Passing { word, unnoted, forkers }) = own_passing() else { return };
     if filter::is_strict() {
-        // FILTER-1. Advice beside it is not waited for.
+        // FILTER-1: behind a strict filter the fork does not wait for advice.
         unnoted.fetch_add(1, Relaxed);
         return;
     }
     let signals = syscall::block_signals();
     let begun = |now: u32| (now & !FORK_WAITS) + 1;
     if !take(word, |now| now & ADVISING != 0, [FORK_WAITS, ADVICE_WAITS], begun) {
-        // PASSING-2.
+        // PASSING-2: the fork goes on without the lock.
         word.fetch_add(1, AcqRel);
     }
     exchange(forkers, 0, own_thread());
     syscall::set_signals(&signals, None);
 }
 
-/// A tree that forks faster than its processes are found and killed would never end. A child that has yet to join reads what
-/// its ancestor was told.
+/// Ends this process if the run is over, because a tree that forks faster than the pager kills
+/// would never end. A child that has not joined yet reads its ancestor's flag.
 fn end_if_killed() {
     let table = AGENT.table.load(Acquire);
-    // SAFETY: what is in there stays mapped until another has taken its place.
+    // SAFETY: the table stays mapped until another table has replaced it.
     if !table.is_null() && unsafe { &*table }.ending.load(Relaxed) != 0 {
         die();
     }
 }
 
-/// It has returned, or failed.
+/// Ends a fork, which has returned or failed.
 pub fn fork_ends() {
     let Some(Passing { word, unnoted, forkers }) = own_passing() else { return };
     if filter::is_strict() {
-        // Which of them it is does not matter: in the end none is under way.
+        // It does not matter which count goes down first, because in the end no fork is under way.
         let one_less = |count: u32| count.checked_sub(1);
         if unnoted.fetch_update(Relaxed, Relaxed, one_less).is_err() {
             word.fetch_sub(1, Release);
@@ -91,10 +98,10 @@ pub fn fork_ends() {
     syscall::set_signals(&signals, None);
 }
 
-/// Changes what forks pass on.
+/// Makes a change of what a fork inherits, while no fork is under way.
 pub fn between_forks(change: impl FnOnce() -> isize) -> isize {
     let Some(Passing { word, forkers, .. }) = own_passing() else { return change() };
-    // A handler that forks would wait for the thread that it interrupts.
+    // A signal handler that forks would wait for the thread that it interrupts.
     let signals = syscall::block_signals();
     let begun = |now: u32| (now & !ADVICE_WAITS) | ADVISING;
     let thread = own_thread();
@@ -111,7 +118,7 @@ pub fn between_forks(change: impl FnOnce() -> isize) -> isize {
     result
 }
 
-/// Writes `to` in one place that has `from`.
+/// Replaces `from` by `to` in the first place that holds `from`.
 fn exchange(places: &[AtomicU32], from: u32, to: u32) {
     for place in places {
         if place.compare_exchange(from, to, Relaxed, Relaxed).is_ok() {
@@ -121,12 +128,13 @@ fn exchange(places: &[AtomicU32], from: u32, to: u32) {
 }
 
 fn own_thread() -> u32 {
-    // SAFETY: takes nothing.
+    // SAFETY: GETTID takes no argument.
     unsafe { call(syscall::GETTID, [0; 6]) as u32 }
 }
 
-/// Makes the word `begun` once it is not `barred`. Whoever comes while the other side waits lets that go first,
-/// so that neither starves. False, and nothing done, where it takes too long.
+/// Changes the lock word by `begun` once it is not `barred`. A thread that finds the other side
+/// waiting lets that go first, so that neither side starves. Returns false, with nothing done, if
+/// the wait takes too long.
 fn take(
     word: &AtomicU32,
     barred: impl Fn(u32) -> bool,

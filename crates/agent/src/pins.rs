@@ -1,7 +1,7 @@
-//! Pages that stay in memory: the kernel writes to them at times when it would not wait for a missing one.
+//! Pins pages in memory that the kernel writes at times when it would not wait for a missing page.
 //!
-//! The table lies in the shared memory. The agent adds to it, the pager reads it and takes out what is
-//! unmapped.
+//! The table lies in the shared memory. The agent adds pages to it. The pager reads it and removes
+//! unmapped pages.
 
 use crate::own::own;
 use crate::protocol::{PINNED_MAX, Shared};
@@ -12,14 +12,15 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, fence};
 
 const MADV_POPULATE_WRITE: usize = 23;
 
-/// Most pages pinned before the agent runs: by threads and mutexes of libraries that are loaded before it.
+/// Largest number of pages pinned before the agent runs, for threads and mutexes of libraries that
+/// are loaded first.
 const EARLY_MAX: usize = PINNED_MAX;
 
-/// They.
+/// Page numbers pinned before the agent runs.
 static EARLY: [AtomicU64; EARLY_MAX] = [const { AtomicU64::new(0) }; EARLY_MAX];
 static EARLY_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether pages need to be pinned: there is an agent, or may be one soon.
+/// Returns whether pages must be pinned: there is an agent, or may be one soon.
 pub fn pins_count() -> bool {
     AGENT.stage.load(Acquire) != ABSENT
 }
@@ -29,7 +30,8 @@ pub fn pin(start: u64, len: u64) {
     let (first, last) = (start >> 12, (start + len - 1) >> 12);
     if AGENT.stage.load(Acquire) == COMING {
         (first..=last).for_each(remember);
-        // Partner: the fence in `pin_early`. Either that sees the pages or this sees that it comes.
+        // Pairs with the fence in `pin_early`. Either that function sees the pages, or this one
+        // sees the new stage.
         fence(SeqCst);
         if AGENT.stage.load(Relaxed) == COMING {
             return;
@@ -38,8 +40,9 @@ pub fn pin(start: u64, len: u64) {
     let Some(shared) = own() else { return };
     (first..=last).for_each(|vpn| shared.keep(vpn));
     if shared.managing.load(Acquire) == 1 {
-        // What the pager did to a page just before it could know of the pin is undone by a write,
-        // made by the kernel: what is pinned may be gone by now, a thread's stack for one.
+        // The pager may have moved a page out just before it could see the pin. A write fault
+        // brings the page back. The kernel makes that write, because the pinned memory may already
+        // be unmapped (for example a thread's stack).
         let (start, len) = (first * 4096, (last + 1 - first) * 4096);
         // SAFETY: changes no content, and fails where nothing is mapped.
         unsafe {
@@ -49,14 +52,15 @@ pub fn pin(start: u64, len: u64) {
 }
 
 fn remember(vpn: u64) {
-    // What there is no place for is counted all the same: see `pin_early`.
+    // Pages beyond the table are counted all the same: `pin_early` sees the overflow.
     let at = EARLY_COUNT.fetch_add(1, Relaxed);
     if let Some(place) = EARLY.get(at) {
         place.store(vpn, Release);
     }
 }
 
-/// Pins what was to be pinned before the agent ran. The stage says already that it does.
+/// Pins the pages that were requested before the agent ran. The stage already says that the agent
+/// runs.
 pub fn pin_early(shared: &Shared) {
     fence(SeqCst);
     let count = EARLY_COUNT.load(Relaxed);

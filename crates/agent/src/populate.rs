@@ -1,20 +1,21 @@
-//! Memory that a program has the kernel fill before it is touched, in slices.
+//! Splits calls that populate memory ahead of its use into slices.
 //!
-//! The kernel fills what `MAP_POPULATE` or `madvise(MADV_POPULATE_…)` names in one call, and a thread within it stands for no
-//! signal but the last: shared memory, which Ebb counts and cannot store, went past any limit that way. Between slices the
-//! brake can hold who fills it. What is filled, and how, stays what it was; filling was never promised.
+//! The kernel fills the range of `MAP_POPULATE` or `madvise(MADV_POPULATE_…)` in one call. A thread
+//! in that call stops for no signal but SIGKILL. Shared memory, which Ebb counts and cannot store,
+//! would exceed any limit in such a call. Between slices the freezer can stop the thread. The
+//! result stays the same, and the kernel never promises to fill memory.
 
 use crate::syscall::{self, call};
 
 pub const MAP_POPULATE: usize = 0x8000;
-/// Takes the meaning from `MAP_POPULATE`.
+/// Cancels the effect of `MAP_POPULATE`.
 const MAP_NONBLOCK: usize = 0x1_0000;
 const MAP_TYPE: usize = 0x0f;
 const MAP_SHARED: usize = 0x01;
 const MAP_SHARED_VALIDATE: usize = 0x03;
 pub const MADV_POPULATE_READ: usize = 22;
 pub const MADV_POPULATE_WRITE: usize = 23;
-/// Filled in a good half of a millisecond.
+/// Bytes of a slice. The kernel fills a slice in a good half of a millisecond.
 const SLICE: usize = 2 << 20;
 
 /// Makes the call `mmap`.
@@ -32,25 +33,26 @@ pub unsafe fn map(mut args: [usize; 6]) -> isize {
     // SAFETY: the caller vouches for the call.
     let at = unsafe { call(syscall::MMAP, args) };
     if sliced && at >= 0 {
-        // For reading: the kernel makes no page of a shared mapping dirty that nobody has written to. As with the flag,
-        // failing to is no error.
+        // Reading faults: the kernel makes no page of a shared mapping dirty that nothing has
+        // written. A failure is no error, as with the flag.
         // SAFETY: the area just made.
         unsafe { advise(at as usize, len, MADV_POPULATE_READ) };
     }
     at
 }
 
-/// Makes the call `madvise` with one of the two, slice by slice, until one fails.
+/// Makes the call `madvise` with `MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`, slice by slice,
+/// until one fails.
 ///
 /// # Safety
 /// As `madvise`.
 pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
-    // What wraps around is refused whole.
+    // The kernel must refuse a range that wraps around as a whole.
     let slice = if start.checked_add(len).is_some() { SLICE } else { len };
     let mut done = 0;
     loop {
         let part = (len - done).min(slice);
-        // SAFETY: part of what the caller vouches for.
+        // SAFETY: the caller vouches for the whole range, of which this is a part.
         let result =
             unsafe { call(syscall::MADVISE, [start.wrapping_add(done), part, advice, 0, 0, 0]) };
         done += part;

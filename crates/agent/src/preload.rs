@@ -1,6 +1,6 @@
-//! How the agent gets into a program with a loader: at its start and after each fork.
+//! Entry of the agent in a program with a loader: at the program's start and after each fork.
 //!
-//! Runs on the program's own threads, before or between its own code.
+//! The functions run on the program's own threads, before the program's code or in between.
 
 use crate::births;
 use crate::filter;
@@ -27,7 +27,7 @@ unsafe extern "C" {
 
 /// Sets glibc's errno.
 pub fn set_errno(errno: c_int) {
-    // SAFETY: the calling thread's own.
+    // SAFETY: the calling thread's own errno.
     unsafe { *__errno_location() = errno };
 }
 
@@ -36,13 +36,13 @@ pub fn set_errno(errno: c_int) {
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = construct;
 
 extern "C" fn construct(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
-    // SAFETY: the dynamic linker passes the environment as main would get it.
+    // SAFETY: the dynamic linker passes the environment in the form in which `main` gets it.
     if unsafe { read_environment(environment) }.is_none() || begin().is_none() {
         AGENT.stage.store(ABSENT, Release);
     }
 }
 
-/// Joins the pager.
+/// Joins the pager and pins the pages that must stay in memory.
 fn begin() -> Option<()> {
     let began = lost::now();
     let page = own::make()?;
@@ -58,7 +58,7 @@ fn begin() -> Option<()> {
     places.iter().for_each(|&place| pin(place, 8));
     pin((&raw const AGENT) as u64, size_of::<Agent>() as u64);
     pin_thread(own_thread_block());
-    // SAFETY: the handler lives as long as the process: the object is never unloaded.
+    // SAFETY: the handlers live as long as the process, because the object is never unloaded.
     unsafe {
         __register_atfork(
             Some(before_fork),
@@ -70,7 +70,8 @@ fn begin() -> Option<()> {
     Some(())
 }
 
-/// Around a fork, where the C library forks; nothing that the program registered runs in between.
+/// Runs immediately before a fork by the C library; no handler that the program registered runs in
+/// between.
 extern "C" fn before_fork() {
     passing::fork_begins();
 }
@@ -79,7 +80,7 @@ extern "C" fn after_fork() {
     passing::fork_ends();
 }
 
-/// The first thing a forked child does, where the C library forks.
+/// Runs first in a child that the C library has forked.
 extern "C" fn after_fork_child() {
     if !filter::is_strict() {
         births::forget_parents();

@@ -1,23 +1,27 @@
-//! What agent and pager say to each other: a greeting over a socket, then batches in shared memory.
+//! The protocol between agent and pager: a hello over a socket, then batches and calls in shared
+//! memory.
 //!
-//! Life of a batch: the pager fills `entries`, sets `count`, `state` = [`POSTED`], sends one byte;
-//! the agent swaps POSTED for [`RUNNING`], executes in order, writes every result, sets [`DONE`] and
-//! wakes the futex on `state`. The pager may swap POSTED back for [`IDLE`] (the agent never started:
-//! nothing was done); from RUNNING it can only wait.
+//! Life of a batch: the pager fills `entries`, sets `count`, sets `state` to [`POSTED`] and sends
+//! one byte. The agent's thread swaps [`POSTED`] for [`RUNNING`], executes the entries in order and
+//! writes every result. It then sets [`DONE`] and wakes the futex on `state`. The pager may swap
+//! [`POSTED`] back for [`IDLE`], which means that the agent never started and did nothing. While
+//! the state is [`RUNNING`] the pager can only wait.
 //!
-//! Life of a call: a thread of the program takes a place ([`CALL_FREE`] to [`CALL_TAKEN`]), fills it in, sets
-//! [`CALL_MADE`] and rings the bell of that number; the pager sets [`CALL_ANSWERED`], with its answer in the
-//! same word, and wakes the futex. The thread gives the place back, answered or not: it does not wait for ever.
-//! A thread that was killed does not, and after [`CALL_AGE_MAX_S`] its place is another's. Each taking has a
-//! number of its own in the word ([`State`]), so that a late answer, or a late giving back, changes nothing.
+//! Life of a call: a thread of the program takes a call slot ([`CALL_FREE`] to [`CALL_TAKEN`]) and
+//! fills it in. It then sets [`CALL_MADE`] and rings the doorbell with the slot's number. The pager
+//! sets [`CALL_ANSWERED`], with the answer in the same word, and wakes the futex. The thread frees
+//! the slot, answered or not, because it does not wait for ever. A killed thread does not free its
+//! slot, so another thread may take the slot after [`CALL_AGE_MAX_S`]. The word counts the takings
+//! of its slot ([`State`]). A late answer or a late release therefore changes nothing.
 //!
-//! A forked child has its parent's memory, this one included, until it has some of its own. It calls through
-//! that; the bell it rings is in an address space of its own, so the pager knows who calls.
+//! A forked child inherits its parent's memory, with the shared memory, and makes calls through
+//! that until it has its own. It rings a doorbell in its own address space, so the pager knows
+//! which process calls.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
-/// First word of a greeting and of the shared memory.
+/// Magic number: first word of a hello and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
 pub const VERSION: u32 = 6;
@@ -29,44 +33,47 @@ pub const ENV_POOL: &str = "EBB_POOL_BYTES";
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 64;
-/// Bytes of the area through which pages of the pool leave.
-pub const BIN_BYTES: u64 = BATCH_MAX as u64 * 4096;
-/// Places in the table of pinned pages.
+/// Bytes of the discard area, through which pages leave the pool.
+pub const DISCARD_AREA_BYTES: u64 = BATCH_MAX as u64 * 4096;
+/// Number of slots in the table of pinned pages.
 pub const PINNED_MAX: usize = 7158;
-/// A place of the pinned table whose page is gone.
-pub const PINNED_GRAVE: u64 = 1;
+/// Value of a slot of the pinned table whose page is gone (a tombstone).
+pub const PINNED_TOMBSTONE: u64 = 1;
 
-/// No batch.
+/// State of a batch: there is none.
 pub const IDLE: u32 = 0;
-/// A batch waits for the agent.
+/// State of a batch: it waits for the agent.
 pub const POSTED: u32 = 1;
-/// The agent is at it.
+/// State of a batch: the agent's thread executes it.
 pub const RUNNING: u32 = 2;
-/// Every result is written.
+/// State of a batch: the agent's thread has written every result.
 pub const DONE: u32 = 3;
 
-/// Move `len` bytes from `b` to `a` (UFFDIO_MOVE).
+/// Operation: move `len` bytes from `b` to `a` (`UFFDIO_MOVE`).
 pub const OP_MOVE: u32 = 1;
-/// Drop the pages of `a`, `len` bytes (`madvise(DONTNEED)`).
+/// Operation: drop `len` bytes of pages at `a` (`madvise(MADV_DONTNEED)`).
 pub const OP_DROP: u32 = 2;
-/// Make the pages of `a`, `len` bytes, this process's own (`madvise(POPULATE_WRITE)`).
+/// Operation: unshare `len` bytes of pages at `a`, so that this process owns them alone
+/// (`madvise(MADV_POPULATE_WRITE)`).
 pub const OP_UNSHARE: u32 = 3;
 
-/// Pages at the end of the pool that hold nothing: to discard one rings the bell of that number, and
-/// returns once the pager has heard it.
-pub const BELLS: usize = 64;
-/// The place of a call is free.
+/// Number of doorbells: pages at the end of the pool that hold nothing. A thread rings a doorbell
+/// by discarding its page. The discard returns once the pager has read the event.
+pub const DOORBELLS: usize = 64;
+/// Stage of a call: the slot is free.
 pub const CALL_FREE: u32 = 0;
-/// The call is made.
+/// Stage of a call: the thread has made the call.
 pub const CALL_MADE: u32 = 1;
-/// The pager has done what it asks.
+/// Stage of a call: the pager has done what the call asks and has answered.
 pub const CALL_ANSWERED: u32 = 2;
-/// A thread has taken the place and fills it in.
+/// Stage of a call: a thread has taken the slot and fills it in.
 pub const CALL_TAKEN: u32 = 3;
-/// Seconds after which a place that was not given back is a dead thread's. Longer than any call waits.
+/// Seconds after which a slot that is still taken is assumed to belong to a dead thread. Longer
+/// than any call waits.
 pub const CALL_AGE_MAX_S: u32 = 30;
 
-/// The word of a place: how far its call is (one of the above), the answer, and which taking of the place it is.
+/// State word of a call slot: the stage of the call ([`CALL_FREE`] to [`CALL_TAKEN`]), the answer,
+/// and a count of the slot's takings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State(pub u32);
 
@@ -76,83 +83,85 @@ impl State {
     const ANSWER_AT: u32 = 2;
     const TAKING: u32 = 1 << 14;
 
-    /// How far the call is.
+    /// Returns the stage of the call.
     #[must_use]
     pub const fn stage(self) -> u32 {
         self.0 & Self::STAGE
     }
 
-    /// 0, or an errno, once it is answered.
+    /// Returns the answer of an answered call: 0, or an errno.
     #[must_use]
     pub const fn answer(self) -> u32 {
         self.0 >> Self::ANSWER_AT & Self::ANSWER
     }
 
-    /// The place is taken anew.
+    /// Returns the word after a new taking of the slot.
     #[must_use]
     pub const fn taken(self) -> Self {
         Self(self.0.wrapping_add(Self::TAKING)).at(CALL_TAKEN)
     }
 
-    /// The same taking at this stage.
+    /// Returns the word with this stage, for the taking that `self` belongs to.
     #[must_use]
     pub const fn at(self, stage: u32) -> Self {
         Self((self.0 & !(Self::TAKING - 1)) | stage)
     }
 
-    /// The same taking, answered.
+    /// Returns the word with this answer, for the taking that `self` belongs to.
     #[must_use]
     pub const fn answered(self, answer: u32) -> Self {
         Self(self.at(CALL_ANSWERED).0 | (answer & Self::ANSWER) << Self::ANSWER_AT)
     }
 }
 
-/// A new area, `a`, of `b` bytes, is to be managed.
+/// Call: the pager is to manage the new area of `b` bytes at `a`.
 pub const ASK_MANAGE: u32 = 0;
-/// A forked child is to have an agent: its thread `a` (as it sees itself) has, as descriptor `b` of a table of
-/// its own, one end of a connection, and greets at the other.
+/// Call: a forked child is to have an agent. Thread `a` (its number in the child's own namespace)
+/// has made a pair of sockets and says hello at one end. The other end is descriptor `b` of the
+/// thread's own descriptor table.
 pub const ASK_JOIN: u32 = 1;
-/// A forked child will have no agent; `a` says why: an errno.
+/// Call: a forked child will have no agent, because of errno `a`.
 pub const ASK_ALONE: u32 = 2;
 
-/// What a thread of the program wants of the pager at once.
+/// Slot for a call: a request of a program's thread to the pager that cannot wait.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
-    /// A [`State`].
+    /// State word, a [`State`].
     pub state: AtomicU32,
-    /// What is asked.
+    /// Request: [`ASK_MANAGE`], [`ASK_JOIN`] or [`ASK_ALONE`].
     pub what: AtomicU32,
-    /// When the place was taken, in seconds since the machine was started.
+    /// Time at which a thread took the slot, in seconds since the machine was started.
     pub since_s: AtomicU32,
-    /// First argument, as `what` has it.
+    /// First argument; `what` determines the meaning.
     pub a: AtomicU64,
-    /// Second argument, as `what` has it.
+    /// Second argument; `what` determines the meaning.
     pub b: AtomicU64,
 }
 
-/// Nobody.
+/// Owner of the mapping lock: none.
 pub const MAPPING_FREE: u32 = 0;
-/// A thread of the program, in an mremap.
+/// Owner of the mapping lock: a thread of the program, in an `mremap`.
 pub const MAPPING_PROGRAM: u32 = 1;
-/// The pager, registering areas.
+/// Owner of the mapping lock: the pager, which registers areas.
 pub const MAPPING_PAGER: u32 = 2;
-/// Beside these: the pager came while a thread of the program had it, and is next.
+/// Flag beside the owner: the pager found the lock taken by a thread of the program, and is next.
 pub const MAPPING_WANTED: u32 = 4;
 
-/// What the agent's way into a program without hooks gives when it has joined; else an errno, or 0.
+/// Result of the injected agent when it has joined. Other results are an errno, or 0.
 pub const JOINED: usize = 0x1000;
 
-/// Byte on the line: there is a batch.
+/// Byte on the line: a batch is posted.
 pub const TELL_BATCH: u8 = 1;
-/// Byte on the line, followed by an exit code: end this thread, the program has none left.
+/// Byte on the line, followed by an exit code: end the agent's thread, because the program has no
+/// thread left.
 pub const TELL_LEAVE: u8 = 2;
-/// Byte on the line: memory is about to come under management, page by page; the kernel is to make no huge pages from
-/// now on.
+/// Byte on the line: disable huge pages from now on, because memory is about to come under
+/// management page by page.
 pub const TELL_SMALL: u8 = 3;
 
-/// Byte on the line: every page of the process is in its place again, and nobody will ask for one any more. The thread
-/// ends; the process goes on without.
+/// Byte on the line: the pager has brought every page of the process back and moves none any more.
+/// The agent's thread ends, and the process goes on without it.
 pub const TELL_DETACH: u8 = 4;
 
 /// One operation and its result (0, or a negated errno).
@@ -161,60 +170,64 @@ pub const TELL_DETACH: u8 = 4;
 pub struct Entry {
     /// [`OP_MOVE`], [`OP_DROP`] or [`OP_UNSHARE`].
     pub op: AtomicU32,
-    /// 0, or a negated errno; written by the agent.
+    /// Result, written by the agent: 0, or a negated errno.
     pub result: AtomicI32,
-    /// Address of the pages; of a move, where they go.
+    /// Address of the pages; for a move, the destination.
     pub a: AtomicU64,
-    /// Of a move, where they come from.
+    /// Source address of a move.
     pub b: AtomicU64,
-    /// Length in bytes, whole pages.
+    /// Length in bytes, a whole number of pages.
     pub len: AtomicU64,
 }
 
-/// The shared memory, from its start.
+/// Memory shared by agent and pager, from the start of the mapping.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Shared {
     /// [`MAGIC`].
     pub magic: AtomicU32,
-    /// How far the batch is, [`IDLE`] to [`DONE`], and the futex on which its end is awaited.
+    /// State of the batch, [`IDLE`] to [`DONE`]. The pager waits on this futex for the end of the
+    /// batch.
     pub state: AtomicU32,
-    /// Operations of the batch, [`BATCH_MAX`] at most.
+    /// Number of operations in the batch, [`BATCH_MAX`] at most.
     pub count: AtomicU32,
     /// 1 once the agent's thread is ready for batches.
     pub ready: AtomicU32,
-    /// Number of the agent's thread: it lives as long as the address space, the process's first
-    /// thread need not.
+    /// Thread id of the agent's thread. This thread lives as long as the address space, which the
+    /// process's first thread need not.
     pub thread: AtomicU32,
-    /// 1 once areas come under management.
+    /// 1 as soon as areas come under management.
     pub managing: AtomicU32,
-    /// Who may change areas: see [`MAPPING_FREE`].
+    /// Lock for changing areas: an owner ([`MAPPING_FREE`], [`MAPPING_PROGRAM`] or
+    /// [`MAPPING_PAGER`]), and the flag [`MAPPING_WANTED`].
     pub mapping: AtomicU32,
-    /// 1 once there was no place left for a page that must stay: then all of them must.
+    /// 1 if the table of pinned pages has overflowed. From then on all pages must stay in memory.
     pub pins_full: AtomicU32,
-    /// 1 once the run is over and its processes are killed: who would fork ends instead.
+    /// 1 once the run is over and its processes are killed. A thread that would fork ends its
+    /// process instead.
     pub ending: AtomicU32,
-    /// 1 once the kernel is to make no huge pages.
+    /// 1 once the kernel is to make no huge pages for this process.
     pub small: AtomicU32,
-    /// Start of the area through which pages of the pool leave; 0 if there is none.
-    pub bin: AtomicU64,
-    /// Times that threads of the program were in a hook for something that they had not asked for.
+    /// Start of the discard area, through which pages leave the pool; 0 if there is none.
+    pub discard_area: AtomicU64,
+    /// Number of times that a hook delayed a thread of the program with work of the agent.
     pub lost_calls: AtomicU64,
-    /// How long that was, in ticks of the processor's counter.
+    /// Total duration of these delays, in ticks of the processor's time-stamp counter.
     pub lost_ticks: AtomicU64,
-    /// The batch: the first `count` of them.
+    /// Operations of the batch; the first `count` entries are valid.
     pub entries: [Entry; BATCH_MAX],
-    /// One for each bell.
-    pub calls: [Call; BELLS],
-    /// Pages that must stay, by page number: an open-addressing table, 0 = empty. They hold what the
-    /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.
+    /// Call slots, one for each doorbell.
+    pub calls: [Call; DOORBELLS],
+    /// Pinned pages by page number: an open-addressing hash table, 0 = empty. The kernel writes to
+    /// these pages when a thread ends, and delivers no userfaultfd fault at that moment.
     pub pinned: [AtomicU64; PINNED_MAX],
-    /// Where the agent's thread lives, and how many bytes that is.
-    pub berth: [AtomicU64; 2],
+    /// Address and length in bytes of the agent's stack.
+    pub stack: [AtomicU64; 2],
 }
 
 impl Shared {
-    /// Takes note of a page that must stay. Where there is no place left all pages are kept from leaving.
+    /// Pins page `vpn`: enters it in the table of pages that must stay. If the table is full, all
+    /// pages are kept in memory.
     pub fn keep(&self, vpn: u64) {
         let home = pinned_home(vpn);
         for step in 0..PINNED_MAX {
@@ -223,7 +236,7 @@ impl Shared {
             if there == vpn {
                 return;
             }
-            let free = there == 0 || there == PINNED_GRAVE;
+            let free = there == 0 || there == PINNED_TOMBSTONE;
             if free && place.compare_exchange(there, vpn, Release, Relaxed).is_ok() {
                 return;
             }
@@ -232,40 +245,44 @@ impl Shared {
     }
 }
 
-// It is a file to the kernel, and must be possible under `ulimit -f 64`.
+// The kernel treats the shared memory as a file, so it must fit under `ulimit -f 64`.
 const _: () = assert!(size_of::<Shared>() <= 60 << 10);
 
-// `e2e/programs/ours.h`, where tests forge calls and greetings, has these, too (`VERSION`, `AT_CALLS`).
+// `e2e/programs/ours.h`, where tests forge calls and hellos, repeats these numbers (`VERSION`,
+// `AT_CALLS`).
 const _: () = assert!(VERSION == 6 && core::mem::offset_of!(Shared, calls) == 2112);
 
-/// Where the search for a page in the pinned table begins.
+/// Returns the index at which the search for page `vpn` in the pinned table begins.
 #[must_use]
 pub const fn pinned_home(vpn: u64) -> usize {
     (vpn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 51) as usize % PINNED_MAX
 }
 
-/// The process is a new program.
-pub const GREET_START: u32 = 0;
-/// The process was forked from one that has an agent.
-pub const GREET_FORKED: u32 = 1;
-/// No process of the tree: it wants the figures of the run, as text, and leaves.
-pub const GREET_STAT: u32 = 2;
-/// The same for the generations; what it asks for follows the greeting, as text.
-pub const GREET_LRU_GEN: u32 = 3;
-/// The same: it wants the run to have more or less; what follows the greeting, as text.
-pub const GREET_SET: u32 = 4;
+/// Kind of hello: the process is a new program.
+pub const HELLO_START: u32 = 0;
+/// Kind of hello: the process was forked from one that has an agent.
+pub const HELLO_FORKED: u32 = 1;
+/// Kind of hello: the sender is no process of the tree. It asks for the figures of the run, as
+/// text, and leaves.
+pub const HELLO_STAT: u32 = 2;
+/// Kind of hello: the sender is no process of the tree. It asks about the LRU generations; its
+/// request follows the hello, as text.
+pub const HELLO_LRU_GEN: u32 = 3;
+/// Kind of hello: the sender is no process of the tree. It changes the run, for example the memory
+/// limit; its request follows the hello, as text.
+pub const HELLO_SET: u32 = 4;
 
-/// The greeting. With that of a new program comes its userfaultfd.
+/// Hello message. A new program sends its userfaultfd with it.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Greeting {
+pub struct Hello {
     /// [`MAGIC`].
     pub magic: u32,
     /// [`VERSION`].
     pub version: u32,
-    /// Who greets: [`GREET_START`] to [`GREET_SET`].
+    /// Kind of sender: [`HELLO_START`] to [`HELLO_SET`].
     pub kind: u32,
-    /// 1: nothing in it stands before the C library's functions. Else 0.
+    /// 1 if the agent in the process has no hooks before the C library's functions, else 0.
     pub bare: u32,
     /// Address of the pool; 0 where there is none.
     pub pool_start: u64,
@@ -273,19 +290,19 @@ pub struct Greeting {
     pub pool_len: u64,
 }
 
-/// The answer: 0, or 1 if it is refused. Descriptors with it: the shared memory, then (for [`GREET_FORKED`])
-/// the process's userfaultfd.
+/// Answer to a hello. The pager sends descriptors with it: the shared memory, then (for
+/// [`HELLO_FORKED`]) the process's userfaultfd.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Answer {
     /// [`MAGIC`].
     pub magic: u32,
-    /// 1 if the greeting is refused, else 0.
+    /// 1 if the hello is refused, else 0.
     pub refused: u32,
 }
 
-impl Greeting {
-    /// The bytes of the message.
+impl Hello {
+    /// Returns the bytes of the message.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
         let mut bytes = [0; size_of::<Self>()];
@@ -298,12 +315,13 @@ impl Greeting {
         bytes
     }
 
-    /// Reads one from a message.
+    /// Reads a hello from the bytes of a message. Returns None if magic, version or length is
+    /// wrong.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let greeting = Self {
+        let hello = Self {
             magic: word(0)?,
             version: word(4)?,
             kind: word(8)?,
@@ -311,13 +329,13 @@ impl Greeting {
             pool_start: long(16)?,
             pool_len: long(24)?,
         };
-        (greeting.magic == MAGIC && greeting.version == VERSION && bytes.len() == size_of::<Self>())
-            .then_some(greeting)
+        (hello.magic == MAGIC && hello.version == VERSION && bytes.len() == size_of::<Self>())
+            .then_some(hello)
     }
 }
 
 impl Answer {
-    /// The bytes of the message.
+    /// Returns the bytes of the message.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 8] {
         let mut bytes = [0; 8];
@@ -333,23 +351,22 @@ mod tests {
 
     #[test]
     fn a_greeting_of_another_version_or_length_is_refused() {
-        let mut bytes = [0u8; size_of::<Greeting>()];
-        assert!(Greeting::from_bytes(&bytes).is_none());
+        let mut bytes = [0u8; size_of::<Hello>()];
+        assert!(Hello::from_bytes(&bytes).is_none());
         bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
         bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
         bytes[16..24].copy_from_slice(&0x1000u64.to_ne_bytes());
-        assert_eq!(Greeting::from_bytes(&bytes).unwrap().pool_start, 0x1000);
-        assert!(Greeting::from_bytes(&bytes[..24]).is_none());
+        assert_eq!(Hello::from_bytes(&bytes).unwrap().pool_start, 0x1000);
+        assert!(Hello::from_bytes(&bytes[..24]).is_none());
         bytes[4] = 99;
-        assert!(Greeting::from_bytes(&bytes).is_none());
+        assert!(Hello::from_bytes(&bytes).is_none());
     }
 
     #[test]
     fn a_greeting_comes_back_as_it_was_sent() {
-        let (kind, pool_len) = (GREET_STAT, 9);
-        let sent =
-            Greeting { magic: MAGIC, version: VERSION, kind, bare: 3, pool_start: 5, pool_len };
-        let got = Greeting::from_bytes(&sent.to_bytes()).unwrap();
+        let (kind, pool_len) = (HELLO_STAT, 9);
+        let sent = Hello { magic: MAGIC, version: VERSION, kind, bare: 3, pool_start: 5, pool_len };
+        let got = Hello::from_bytes(&sent.to_bytes()).unwrap();
         assert_eq!((got.kind, got.bare, got.pool_start, got.pool_len), (kind, 3, 5, 9));
     }
 

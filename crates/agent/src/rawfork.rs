@@ -1,7 +1,9 @@
-//! Forks around the C library: `syscall(SYS_fork)` and its like run no atfork handlers, so the child
-//! would have no agent and could give nothing back. The agent stands before glibc's `syscall`, makes
-//! every call as asked, and joins the pager where one of them has made a child with a memory of its
-//! own. (A child made with an instruction of the program's own joins at the first hook that it passes.)
+//! Handles forks that bypass the C library's `fork`. `syscall(SYS_fork)` and the like run no atfork
+//! handlers, so the child would have no agent and could give back no memory.
+//!
+//! The hook stands before glibc's `syscall` and makes every call as requested. If the call has made
+//! a child with its own memory, the child joins the pager. A child made by the program's own
+//! syscall instruction joins at the first hook that it calls.
 
 use crate::advice::{advise, advise_process};
 use crate::filter::{self, SET_SECCOMP};
@@ -12,11 +14,11 @@ use crate::preload::set_errno;
 use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PRCTL, PROCESS_MADVISE, SECCOMP, call};
 use core::ffi::c_long;
 
-/// Stands before glibc's `syscall`.
+/// Hook before glibc's `syscall`.
 ///
 /// # Safety
-/// As `syscall`. (On x86-64 a variadic call with integer arguments passes them where this function
-/// looks for them; what the caller did not pass the kernel does not look at.)
+/// As `syscall`. On x86-64 a variadic call with integer arguments passes them where this function
+/// expects them. The kernel ignores arguments that the call does not need.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
     number: usize,
@@ -45,13 +47,13 @@ pub unsafe extern "C" fn syscall(
         }
     };
     match result {
-        // Where the child shares its parent's memory it shares the agent too.
+        // A child that shares its parent's memory shares the agent too.
         0 if forks => drop(own()),
         _ if forks => fork_ends(),
         _ => {}
     }
     if is_filter && result == 0 {
-        // SAFETY: the kernel has just read what lies there.
+        // SAFETY: the kernel has just read the filter at this address.
         unsafe {
             match number {
                 PRCTL => filter::set_by_prctl(b, c),

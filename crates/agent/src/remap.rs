@@ -1,15 +1,18 @@
-//! `mremap` over areas that only the pager made several.
+//! Makes `mremap` work over an area that the pager has split into several.
 //!
-//! An area comes under management in the pager's own time. Where the program changes it meanwhile, one
-//! half may be registered and the other not: two areas to the kernel, whose mremap moves one area
-//! only, and since 6.17 may give up in the middle where it is told where to (`MREMAP_FIXED`). So where management has begun
-//! the agent looks before it moves what is told that, and else when the kernel has refused: several areas are moved one by one.
+//! The pager brings an area under management in its own time. If the program changes the area
+//! meanwhile, one part may be registered and the other not. The kernel then has two areas, and its
+//! mremap moves only one. Since Linux 6.17 an mremap with a given destination (`MREMAP_FIXED`) may
+//! fail in the middle. Once management has begun, the hook looks for several areas before such a
+//! move, and moves them one by one. For other moves it looks only after the kernel has refused.
 //!
-//! * REMAP-1: while a program's thread is in here the pager registers nothing (`Shared::mapping`).
-//! * REMAP-2: a thread that is in here takes no signal: a handler that moves memory, too, would wait for the thread it
-//!   has interrupted. Who waits sleeps: it may be ahead of the other on the only processor.
-//! * REMAP-3: neither side starves: the pager, which only looks in now and then, is let go first where it has come in vain, and
-//!   not waited for longer than it takes to come again.
+//! * REMAP-1: while a thread of the program holds the lock of this module, the pager registers
+//!   nothing (`Shared::mapping`).
+//! * REMAP-2: a thread in here takes no signal. A handler that moves memory, too, would wait for
+//!   the thread that it has interrupted. A waiting thread sleeps, because it may have a higher
+//!   priority than the lock's owner on the only processor.
+//! * REMAP-3: neither side starves. The pager looks only now and then. If it found the lock taken,
+//!   it goes first. A thread waits for it no longer than the pager takes to come again.
 
 use crate::areas;
 use crate::lost;
@@ -22,14 +25,15 @@ const FIXED: usize = 2;
 const DONTUNMAP: usize = 4;
 const EFAULT: isize = -14;
 const ENOMEM: isize = -12;
-/// How long to sleep where another thread, or the pager, is at it: both are for microseconds.
+/// Time to sleep while another thread, or the pager, holds the lock. Both hold it for microseconds.
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 50_000 };
-/// How many times to sleep so for a pager that is next: it looks in every millisecond while memory is short.
+/// Largest number of sleeps for a pager that is next. The pager looks every millisecond while
+/// memory is short.
 const PATIENCE: u32 = 100;
-/// Most areas one call may cover.
+/// Largest number of areas that one call may cover.
 const PIECES_MAX: usize = 64;
 
-/// What a program asks of mremap.
+/// Arguments of a program's mremap.
 pub struct Request {
     pub old: usize,
     pub old_len: usize,
@@ -48,7 +52,7 @@ impl Request {
     }
 }
 
-/// Makes the call.
+/// Makes the call mremap, piece by piece if the pager has split the area.
 pub fn remap(shared: &Shared, request: &Request) -> isize {
     if shared.managing.load(Acquire) == 0 || request.old_len == 0 {
         return request.ask();
@@ -57,7 +61,7 @@ pub fn remap(shared: &Shared, request: &Request) -> isize {
     let signals = syscall::block_signals();
     lock(shared);
     let result = settled(request, || lost::note(shared, began));
-    // Partner: the Acquire of who takes it next.
+    // Pairs with the Acquire of the next owner of the lock.
     shared.mapping.fetch_and(MAPPING_WANTED, Release);
     syscall::set_signals(&signals, None);
     result
@@ -72,7 +76,8 @@ fn lock(shared: &Shared) {
         if mine && shared.mapping.compare_exchange(now, MAPPING_PROGRAM, Acquire, Relaxed).is_ok() {
             return;
         }
-        // Nobody wakes it: who has the word does not know that others wait.
+        // The sleep ends only by timeout, because the owner of the lock does not know that others
+        // wait.
         syscall::wait(&shared.mapping, now, &PAUSE);
         patience -= u32::from(is_free && patience > 0);
     }
@@ -103,11 +108,11 @@ fn settled(request: &Request, looked: impl Fn()) -> isize {
     let pieces = &pieces[..count];
     let (last, last_len) = pieces[count - 1];
     if pieces.iter().map(|piece| piece.1).sum::<usize>() != kept {
-        // A hole: the program's own error.
+        // There is a hole in the range: the program's own error.
         return request.ask();
     }
     let grown = new_len - kept;
-    // What leaves its old place empty is moved, whatever its length.
+    // A call that leaves the old address range empty moves the area, whatever its length.
     if request.flags & (FIXED | DONTUNMAP) == 0 {
         if new_len <= old_len {
             return request.ask();
@@ -129,18 +134,19 @@ fn settled(request: &Request, looked: impl Fn()) -> isize {
         let piece = Request { old: start, old_len: len, new_len: len + more, flags, new: at };
         let result = piece.ask();
         if result < 0 {
-            // As a kernel that gives up in the middle.
+            // A kernel that fails in the middle answers so, too.
             return EFAULT;
         }
     }
     if old_len > kept {
-        // SAFETY: what the program gives up.
+        // SAFETY: the program gives this range up.
         unsafe { call(syscall::MUNMAP, [request.old + kept, old_len - kept, 0, 0, 0, 0]) };
     }
     to as isize
 }
 
-/// Whether the kernel refuses this whatever lies there (`check_mremap_params` in mm/mremap.c): of its pieces it would not know.
+/// Returns whether the kernel refuses the call whatever is mapped there (`check_mremap_params` in
+/// mm/mremap.c). The kernel would not notice such an error in the calls for the pieces.
 fn is_wrong(request: &Request, old_len: usize, new_len: usize) -> bool {
     let has = |flag: usize| request.flags & flag != 0;
     let overlap = request.old < request.new.wrapping_add(new_len)
@@ -153,7 +159,7 @@ fn is_wrong(request: &Request, old_len: usize, new_len: usize) -> bool {
         || has(FIXED) && overlap
 }
 
-/// Where the pieces go: where the program says, or where the kernel has room.
+/// Returns the destination of the pieces: the program's, or one where the kernel has room.
 fn target(request: &Request, len: usize) -> Option<usize> {
     if request.flags & FIXED != 0 {
         return Some(request.new);
@@ -164,7 +170,8 @@ fn target(request: &Request, len: usize) -> Option<usize> {
     (at >= 0).then_some(at as usize)
 }
 
-/// The areas within `[start, end)` as `(start, length)`; how many. One that does not fit the table counts as the end.
+/// Stores the areas within `[start, end)` as `(start, length)` and returns their number. Areas that
+/// do not fit into the table are left out.
 fn areas_of(start: usize, end: usize, pieces: &mut [(usize, usize); PIECES_MAX]) -> usize {
     let mut count = 0;
     areas::for_each(&mut |area| {

@@ -1,9 +1,10 @@
-//! Robust mutexes of the program: their pages are pinned in memory from the start.
+//! Pins the pages of the program's robust mutexes in memory from the start.
 //!
-//! When a thread ends, the kernel goes through the robust mutexes that it holds and marks them. It does not
-//! wait for a page that is missing then, and whoever locks next would wait forever.
+//! When a thread ends, the kernel goes through the robust mutexes that the thread holds and marks
+//! them. The kernel does not wait for a missing page then, and the next thread to lock the mutex
+//! would wait for ever.
 //!
-//! Runs on the program's own threads.
+//! The hook runs on the program's own threads.
 
 use crate::pins::pin;
 use crate::state::{AGENT, PRESENT};
@@ -12,7 +13,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Acquire;
 
-/// Bytes of glibc's mutex; its place in the list of those that a thread holds is part of it.
+/// Bytes of glibc's mutex. The mutex contains its entry in the list of mutexes that a thread holds.
 const MUTEX_BYTES: u64 = 40;
 
 const PTHREAD_MUTEX_ROBUST: c_int = 1;
@@ -25,9 +26,10 @@ static GET_ROBUST: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 core::arch::global_asm!(".weak __pthread_mutex_init");
 
-/// The function that the hook stands before. Allocators make mutexes while they start, when looking a name
-/// up may call the allocator: until the agent runs it is glibc's under its other name, which the
-/// loader has looked up (none in a program without libpthread.so, before glibc 2.34).
+/// Returns the function behind the hook. Allocators make mutexes while they start, when looking up
+/// a name may call the allocator. Until the agent runs, the hook therefore uses glibc's function
+/// under its other name, which the loader has looked up. Before glibc 2.34 a program without
+/// libpthread.so has no such name.
 fn real_mutex_init() -> *mut c_void {
     if AGENT.stage.load(Acquire) != PRESENT {
         let own: *mut c_void;
@@ -46,7 +48,7 @@ fn real_mutex_init() -> *mut c_void {
     behind(&REAL_MUTEX_INIT, c"pthread_mutex_init")
 }
 
-/// Stands before glibc's `pthread_mutex_init`, without which no mutex is robust.
+/// Hook before glibc's `pthread_mutex_init`, which makes every robust mutex.
 ///
 /// # Safety
 /// As `pthread_mutex_init`.
@@ -58,13 +60,15 @@ pub unsafe extern "C" fn pthread_mutex_init(
     let real = real_mutex_init();
     // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
     let result = unsafe { core::mem::transmute::<*mut c_void, MutexInit>(real)(mutex, attributes) };
-    // SAFETY: initialised attributes, or the call above would have been wrong.
+    // SAFETY: the attributes are initialised, or the call above would already have been wrong.
     if result == 0 && AGENT.stage.load(Acquire) == PRESENT && unsafe { is_robust(attributes) } {
         pin(mutex as u64, MUTEX_BYTES);
     }
     result
 }
 
+/// Returns whether the attributes make a mutex robust.
+///
 /// # Safety
 /// `attributes` must be null or initialised.
 unsafe fn is_robust(attributes: *const c_void) -> bool {

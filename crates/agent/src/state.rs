@@ -1,8 +1,8 @@
-//! What the agent knows of itself, and how it gets to know it: from the program's environment.
+//! The agent's own state, which it reads from the program's environment.
 //!
-//! Runs on the program's own threads, before its own code.
+//! The functions run on the program's own threads, before the program's code.
 
-use crate::join::Berth;
+use crate::join::AgentStack;
 use crate::protocol::{ENV_POOL, ENV_SOCKET, Shared};
 use crate::syscall::{self, call};
 use core::ffi::{CStr, c_char};
@@ -11,32 +11,34 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: leaves the process; there is nothing to be told from in here.
+    // SAFETY: ends the process; the agent has no way to report a panic.
     unsafe { call(syscall::EXIT_GROUP, [125, 0, 0, 0, 0, 0]) };
     loop {}
 }
 
-/// What is loaded before all other libraries, the agent among it.
+/// Environment variable: libraries that the loader loads before all others, the agent among them.
 pub const ENV_PRELOAD: &str = "LD_PRELOAD";
-/// Longest socket path, with its end.
+/// Largest length in bytes of a socket path, with its null byte.
 pub const PATH_MAX: usize = 108;
 
-/// It is not known yet whether there will be an agent: libraries that are loaded before this object run.
+/// Stage: it is not known yet whether there will be an agent. Libraries that are loaded before this
+/// object run now.
 pub const COMING: u32 = 0;
-/// There is none.
+/// Stage: there is no agent.
 pub const ABSENT: u32 = 1;
-/// This process, or one it was forked from, has joined.
+/// Stage: this process, or one it was forked from, has joined.
 pub const PRESENT: u32 = 2;
 
-/// How to reach the agent of this process, or of the one it was forked from (see [`crate::own`], OWN-1). Lives in
-/// the object's data: the agent's thread looks at it only before it serves.
+/// Way to the agent of this process, or of the ancestor it was forked from (OWN-1 in
+/// [`crate::own`]). It lies in the object's data. The agent's thread reads it only before it
+/// serves.
 pub struct Agent {
     pub stage: AtomicU32,
     pub table: AtomicPtr<Shared>,
-    pub berth: AtomicPtr<Berth>,
+    pub stack: AtomicPtr<AgentStack>,
     pub pool_start: AtomicU64,
     pub pool_len: AtomicU64,
-    /// The environment's socket path, copied because the program may change its environment.
+    /// Socket path from the environment, copied because the program may change its environment.
     pub path: [AtomicUsize; PATH_MAX / 8 + 1],
     pub path_len: AtomicUsize,
 }
@@ -44,14 +46,14 @@ pub struct Agent {
 pub static AGENT: Agent = Agent {
     stage: AtomicU32::new(COMING),
     table: AtomicPtr::new(core::ptr::null_mut()),
-    berth: AtomicPtr::new(core::ptr::null_mut()),
+    stack: AtomicPtr::new(core::ptr::null_mut()),
     pool_start: AtomicU64::new(0),
     pool_len: AtomicU64::new(0),
     path: [const { AtomicUsize::new(0) }; PATH_MAX / 8 + 1],
     path_len: AtomicUsize::new(0),
 };
 
-/// Takes note of what the agent is told through the environment.
+/// Reads the pager's settings from the environment. Returns None if there is to be no agent.
 ///
 /// # Safety
 /// `environment` is a null-ended array of C strings.
@@ -59,7 +61,7 @@ pub unsafe fn read_environment(environment: *const *const c_char) -> Option<()> 
     // SAFETY: as promised.
     let (path, pool) =
         unsafe { (variable(environment, ENV_SOCKET)?, variable(environment, ENV_POOL)?) };
-    // Under valgrind, which plays the processor, there is nothing that pages could be moved under.
+    // Under valgrind, which emulates the processor, pages cannot be moved.
     // SAFETY: as promised.
     let preload = unsafe { variable(environment, ENV_PRELOAD) }.unwrap_or_default();
     if preload.windows(9).any(|word| word == b"vgpreload") {
@@ -79,7 +81,7 @@ pub unsafe fn read_environment(environment: *const *const c_char) -> Option<()> 
     Some(())
 }
 
-/// The value of a variable.
+/// Returns the value of an environment variable.
 ///
 /// # Safety
 /// `environment` is a null-ended array of C strings.
@@ -111,11 +113,12 @@ fn number(text: &[u8]) -> Option<u64> {
     (value > 0).then_some(value)
 }
 
-/// AGENT-3: the pager is gone, and so is every page it kept.
+/// Kills the process, because the pager is gone and with it every page that it stored (AGENT-3).
 pub fn die() -> ! {
     const SIGKILL: usize = 9;
     loop {
-        // SAFETY: signals this process, then leaves it: the first of a namespace cannot be killed from within.
+        // SAFETY: kills this process. If the signal has no effect, the process exits: the first
+        // process of a namespace cannot be killed from within.
         unsafe {
             let pid = call(syscall::GETPID, [0; 6]);
             call(syscall::KILL, [pid as usize, SIGKILL, 0, 0, 0, 0]);

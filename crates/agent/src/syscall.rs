@@ -1,5 +1,5 @@
-//! Raw system calls: no libc, no errno, no thread-local data. Results are as the kernel gives them
-//! (a negated errno on failure).
+//! Raw system calls, without libc, errno or thread-local data. The results are the kernel's: a
+//! negated errno on failure.
 
 use core::arch::asm;
 use core::sync::atomic::AtomicU32;
@@ -76,14 +76,14 @@ pub unsafe fn call(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// A length of time, as the kernel wants it.
+/// Duration in the kernel's format.
 #[repr(C)]
 pub struct Timespec {
     pub seconds: i64,
     pub nanoseconds: i64,
 }
 
-/// Seconds since the machine was started.
+/// Returns the time in seconds since the machine was started.
 pub fn seconds() -> u32 {
     const MONOTONIC: usize = 1;
     let mut now = Timespec { seconds: 0, nanoseconds: 0 };
@@ -92,19 +92,19 @@ pub fn seconds() -> u32 {
     now.seconds as u32
 }
 
-/// Signals, as the kernel wants a set of them.
+/// Signal set in the kernel's format.
 pub type Signals = [u64; 1];
 
 const SIG_SETMASK: usize = 2;
 
-/// Blocks every signal of this thread; the set that was blocked before.
+/// Blocks every signal of this thread. Returns the previously blocked signals.
 pub fn block_signals() -> Signals {
     let mut before = [0; 1];
     set_signals(&[u64::MAX], Some(&mut before));
     before
 }
 
-/// Blocks these signals of this thread, and no other.
+/// Blocks exactly these signals of this thread. Stores the previously blocked signals in `before`.
 pub fn set_signals(signals: &Signals, before: Option<&mut Signals>) {
     let before = before.map_or(0, |before| before.as_mut_ptr() as usize);
     // SAFETY: sets of signals that outlive the call.
@@ -114,41 +114,46 @@ pub fn set_signals(signals: &Signals, before: Option<&mut Signals>) {
 const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 
-/// Waits until somebody wakes `word`, while it is `seen`, for `limit` at most. Returns early for any reason.
+/// Waits on the futex `word` while it has the value `seen`, for `limit` at most. May return early
+/// for any reason.
 pub fn wait(word: &AtomicU32, seen: u32, limit: &Timespec) -> isize {
     let limit = core::ptr::from_ref(limit) as usize;
     // SAFETY: the word and the limit outlive the call; the kernel only compares the word.
     unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAIT, seen as usize, limit, 0, 0]) }
 }
 
-/// Whether a wait that returned so counts as a look: its time is over, or a filter of system calls refuses waits, which must
-/// not make a loop of them endless. It does not where the word had changed or a signal came.
+/// Returns whether a wait with this result counts as a look. A timeout counts. So does a filter's
+/// refusal to wait, because the caller's loop would otherwise never end. A changed word or a signal
+/// does not count.
 pub fn is_look(returned: isize) -> bool {
     const EINTR: isize = -4;
     const EAGAIN: isize = -11;
     returned < 0 && returned != EINTR && returned != EAGAIN
 }
 
-/// Wakes all who wait on `word`.
+/// Wakes all threads that wait on `word`.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: the kernel uses the address as a key only.
     unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0]) };
 }
 
-/// What every thread shares: VM | SIGHAND | THREAD | SYSVSEM | SETTLS.
+/// Clone flags of every thread: VM | SIGHAND | THREAD | SYSVSEM | SETTLS.
 pub const THREAD: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
-/// The agent: without FILES and FS, so that descriptors, root and working folder are copies. Who shares those enters no other
-/// mount namespace. With CHILD_CLEARTID: its end is told in memory.
+/// Clone flag of the agent's thread: CHILD_CLEARTID, by which the kernel reports the thread's end
+/// in memory. FILES and FS are absent, so that descriptors, root and working directory are copies.
+/// The kernel refuses another mount namespace to a thread that shares those.
 pub const AGENTS: usize = 0x20_0000;
-/// A thread that is waited for: FS | FILES | VFORK.
+/// Clone flags of a short-lived thread, for which the caller waits: FS | FILES | VFORK.
 pub const BRIEF: usize = 0x200 | 0x400 | 0x4000;
 
-/// Starts a thread that shares memory and handlers of signals with this one, and what `more` says. It runs `entry(argument)` on
-/// `stack_top` with its thread pointer at `thread_block`. `entry` must not return. Of a [`BRIEF`] one this returns when it has
-/// ended. The kernel clears `alive`, and wakes who waits there, at the end of one of the [`AGENTS`].
+/// Starts a thread that shares memory and signal handlers with this one, and more as the flags
+/// `more` say. The thread runs `entry(argument)` on `stack_top` with its thread pointer at
+/// `thread_block`. `entry` must not return. With [`BRIEF`] this function returns when the thread
+/// has ended. With [`AGENTS`] the kernel clears `alive` at the thread's end and wakes waiters on
+/// it.
 ///
 /// # Safety
-/// The stack and the block must be memory that nobody else uses for as long as the thread lives, and `alive` mapped.
+/// Only the new thread may use the stack and the block while it lives, and `alive` must be mapped.
 pub unsafe fn spawn(
     entry: extern "C" fn(usize) -> !,
     argument: usize,
@@ -159,8 +164,8 @@ pub unsafe fn spawn(
 ) -> isize {
     let flags: usize = THREAD | more;
     let result: isize;
-    // SAFETY: in the new thread rax is 0 and the stack is the one given; it calls `entry` and never
-    // comes back to this frame. In the old one this is an ordinary system call.
+    // SAFETY: in the new thread rax is 0 and the stack is the given one. The new thread calls
+    // `entry` and never returns to this frame. In the old thread this is an ordinary system call.
     unsafe {
         asm!(
             "syscall",

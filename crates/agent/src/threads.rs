@@ -1,6 +1,6 @@
-//! Threads of the program: the pages that hold their descriptors are pinned in memory from their start.
+//! Pins the pages of the descriptors of the program's threads in memory, from each thread's start.
 //!
-//! Runs on the program's own threads.
+//! The hooks run on the program's own threads.
 
 use crate::births;
 use crate::pins::{pin, pins_count};
@@ -13,7 +13,7 @@ unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// Bytes of glibc's thread descriptor, generously.
+/// Upper bound of the size of glibc's thread descriptor, in bytes.
 const THREAD_DESCRIPTOR_BYTES: u64 = 2560;
 
 pub fn own_thread_block() -> u64 {
@@ -23,24 +23,25 @@ pub fn own_thread_block() -> u64 {
     pointer
 }
 
-/// Keeps the pages of a thread's descriptor in memory: the kernel clears a word in it when the thread
-/// ends, at a time when a missing page would not be brought back, and whoever joins would wait forever.
+/// Keeps the pages of a thread's descriptor in memory. The kernel clears a word in the descriptor
+/// when the thread ends, and does not fault in a missing page then. A thread that joins the ended
+/// one would wait for ever.
 pub fn pin_thread(descriptor: u64) {
     pin(descriptor, THREAD_DESCRIPTOR_BYTES);
 }
 
-/// The function of this name that a hook of ours stands before, looked up once.
+/// Returns the function `name` behind a hook, which is looked up once.
 pub fn behind(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let mut real = known.load(Acquire);
     if real.is_null() {
-        // SAFETY: RTLD_NEXT (-1): the next definition after this object's.
+        // SAFETY: RTLD_NEXT (-1) finds the next definition after this object's.
         real = unsafe { dlsym(-1isize as *mut c_void, name.as_ptr()) };
         known.store(real, Release);
     }
     real
 }
 
-/// An error of the C library's: there is not enough of something for a thread.
+/// Error of `pthread_create`: no resources for another thread.
 const EAGAIN: c_int = 11;
 /// `thrd_nomem`.
 const THRD_NOMEM: c_int = 3;
@@ -50,8 +51,8 @@ type PthreadCreate =
 
 static REAL_PTHREAD_CREATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Stands before glibc's `pthread_create` to learn where each thread's descriptor lies: from the thread, as the
-/// first thing it does.
+/// Hook before glibc's `pthread_create`, which learns where each thread's descriptor lies. The new
+/// thread pins the descriptor before it does anything else.
 ///
 /// # Safety
 /// As `pthread_create`.
@@ -76,7 +77,7 @@ type ThrdCreate = unsafe extern "C" fn(*mut u64, *const c_void, *mut c_void) -> 
 
 static REAL_THRD_CREATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Stands before glibc's `thrd_create`, which does not pass through `pthread_create`.
+/// Hook before glibc's `thrd_create`, which does not call `pthread_create`.
 ///
 /// # Safety
 /// As `thrd_create`.
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn thrd_create(
     born(create, THRD_NOMEM, entry, argument)
 }
 
-/// Has `create` make a thread that pins itself before it runs `entry(argument)`.
+/// Has `create` make a thread that pins its descriptor before it runs `entry(argument)`.
 fn born(
     create: impl Fn(*const c_void, *mut c_void) -> c_int,
     no_memory: c_int,

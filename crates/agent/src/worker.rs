@@ -1,11 +1,12 @@
-//! The agent's thread. See the rules in the crate's head.
+//! The agent's thread, which executes batches for the pager. The rules AGENT-1 to AGENT-4 are in
+//! `lib.rs`.
 
 use crate::areas::Area;
-use crate::greet::greet;
-use crate::join::{BERTH_BYTES, Berth, stay_alone};
+use crate::hello::hello;
+use crate::join::{AGENT_STACK_BYTES, AgentStack, stay_alone};
 use crate::lock::unlock;
 use crate::protocol::{
-    BIN_BYTES, DONE, GREET_FORKED, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared,
+    DISCARD_AREA_BYTES, DONE, HELLO_FORKED, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared,
     TELL_DETACH, TELL_LEAVE, TELL_SMALL,
 };
 use crate::state::die;
@@ -16,7 +17,7 @@ const EINTR: isize = -4;
 const EINVAL: i32 = 22;
 const MADV_DONTNEED: usize = 4;
 const MADV_POPULATE_WRITE: usize = 23;
-/// `UFFDIO_MOVE`, and its flag "wake nobody".
+/// `UFFDIO_MOVE`, and its flag `DONTWAKE`.
 const MOVE_REQUEST: usize = 0xC028_AA05;
 const MOVE_DONT_WAKE: u64 = 1;
 
@@ -29,18 +30,19 @@ struct MoveArg {
     moved: i64,
 }
 
-/// The thread's life.
+/// Runs the agent's thread: it says hello, then serves the pager until it ends.
 pub extern "C" fn run(argument: usize) -> ! {
-    // SAFETY: the berth that this thread was started in, which is its own for as long as it lives.
-    let berth = unsafe { &*(argument as *const Berth) };
-    // AGENT-4 before all else.
-    let line = match close_all().and_then(|()| greet(berth.kind)) {
+    // SAFETY: this is the agent's stack that the thread was started in, and only this thread owns
+    // it while it lives.
+    let stack = unsafe { &*(argument as *const AgentStack) };
+    // AGENT-4 must hold before anything else.
+    let line = match close_all().and_then(|()| hello(stack.kind)) {
         Ok(line) => line,
         Err(reason) => {
-            if berth.kind == GREET_FORKED {
+            if stack.kind == HELLO_FORKED {
                 stay_alone(reason);
             }
-            berth.fails(reason)
+            stack.fails(reason)
         }
     };
     drop_rights();
@@ -48,17 +50,18 @@ pub extern "C" fn run(argument: usize) -> ! {
     let shared = line.shared;
     // SAFETY: GETTID takes nothing.
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
-    let mut bin = Bin::new();
-    shared.bin.store(bin.start, Relaxed);
-    shared.berth[0].store(argument as u64, Relaxed);
-    shared.berth[1].store(BERTH_BYTES as u64, Relaxed);
+    let mut discard_area = DiscardArea::new();
+    shared.discard_area.store(discard_area.start, Relaxed);
+    shared.stack[0].store(argument as u64, Relaxed);
+    shared.stack[1].store(AGENT_STACK_BYTES as u64, Relaxed);
     let mut made_small = false;
-    // Who finds it ready tells it; who said so before is heard here.
+    // If the pager finds `ready` set, it sends `TELL_SMALL`. If it set `small` before, this thread
+    // sees the flag here.
     shared.ready.store(1, SeqCst);
     if shared.small.load(SeqCst) != 0 {
         made_small |= make_no_huge_pages();
     }
-    berth.serves(shared);
+    stack.serves(shared);
     loop {
         let mut word = [0u8; 2];
         // SAFETY: two bytes of our own stack.
@@ -68,15 +71,15 @@ pub extern "C" fn run(argument: usize) -> ! {
             2 if word[0] == TELL_LEAVE => leave(word[1]),
             1 if word[0] == TELL_SMALL => made_small |= make_no_huge_pages(),
             1 if word[0] == TELL_DETACH => detach(made_small),
-            1 => run_batch(shared, line.uffd, &mut bin),
+            1 => run_batch(shared, line.uffd, &mut discard_area),
             EINTR => {}
             _ => die(),
         }
     }
 }
 
-fn run_batch(shared: &Shared, uffd: usize, bin: &mut Bin) {
-    // Partners: the pager's Release store of POSTED, its Acquire load of DONE.
+fn run_batch(shared: &Shared, uffd: usize, discard_area: &mut DiscardArea) {
+    // Pairs with the pager's Release store of POSTED, and with its Acquire load of DONE.
     if shared.state.compare_exchange(POSTED, RUNNING, AcqRel, Relaxed).is_err() {
         return;
     }
@@ -87,42 +90,43 @@ fn run_batch(shared: &Shared, uffd: usize, bin: &mut Bin) {
         let len = entry.len.load(Relaxed);
         let result = match entry.op.load(Relaxed) {
             OP_MOVE => move_pages(uffd, a, b, len),
-            OP_DROP => bin.drop_pages(a, len),
+            OP_DROP => discard_area.drop_pages(a, len),
             OP_UNSHARE => advise(a, len, MADV_POPULATE_WRITE),
             _ => -EINVAL,
         };
         entry.result.store(result, Relaxed);
     }
-    bin.empty();
+    discard_area.empty();
     shared.state.store(DONE, Release);
     wake(&shared.state);
 }
 
-/// Where pages of the pool go on their way out: an area of a userfaultfd of its own, which reports
-/// nothing to anyone. To discard them in the pool would have the pager woken for every run of them,
-/// and this thread wait for it.
-struct Bin {
+/// Discard area: pages of the pool leave through this area. It belongs to a separate userfaultfd,
+/// which reports no events. Discarding in the pool itself would wake the pager for every run of
+/// pages, and this thread would wait for it.
+struct DiscardArea {
     uffd: usize,
-    /// 0 if there is none: then pages are discarded where they are.
+    /// Start of the area; 0 if there is none. Without an area the thread discards pages where they
+    /// are.
     start: u64,
     used: u64,
 }
 
-impl Bin {
-    /// From here on one report costs less than the moves.
-    const RUN_MAX: u64 = BIN_BYTES / 2;
+impl DiscardArea {
+    /// Longest run in bytes that is moved. For longer runs one event costs less than the moves.
+    const RUN_MAX: u64 = DISCARD_AREA_BYTES / 2;
 
     fn new() -> Self {
         let nothing = Self { uffd: 0, start: 0, used: 0 };
         let Some(uffd) = make_quiet_uffd() else { return nothing };
         // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE
-        let len = BIN_BYTES as usize;
+        let len = DISCARD_AREA_BYTES as usize;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let start = unsafe { call(syscall::MMAP, [0, len, 3, 0x4022, usize::MAX, 0]) };
         if start < 0 {
             return nothing;
         }
-        if !register_quietly(uffd, start as u64, BIN_BYTES) {
+        if !register_quietly(uffd, start as u64, DISCARD_AREA_BYTES) {
             // SAFETY: the mapping just made.
             unsafe { call(syscall::MUNMAP, [start as usize, len, 0, 0, 0, 0]) };
             return nothing;
@@ -135,14 +139,15 @@ impl Bin {
         if self.start == 0 || len > Self::RUN_MAX {
             return discard(start, len);
         }
-        if self.used + len > BIN_BYTES {
+        if self.used + len > DISCARD_AREA_BYTES {
             self.empty();
         }
         let to = self.start + self.used;
         self.used += len;
         match move_pages(self.uffd, to, start, len) {
             0 => 0,
-            // Shared with a relative, or not there in part, or something came to lie in the bin.
+            // The page is shared with a process of the fork group, part of the range is missing, or
+            // the discard area is not empty.
             _ => discard(start, len),
         }
     }
@@ -155,7 +160,7 @@ impl Bin {
     }
 }
 
-/// A userfaultfd that reports nothing.
+/// Creates a userfaultfd that reports no events.
 pub fn make_quiet_uffd() -> Option<usize> {
     #[repr(C)]
     struct ApiArg {
@@ -163,7 +168,7 @@ pub fn make_quiet_uffd() -> Option<usize> {
         features: u64,
         ioctls: u64,
     }
-    // CLOEXEC | NONBLOCK | UFFD_USER_MODE_ONLY, which everyone may use.
+    // CLOEXEC | NONBLOCK | UFFD_USER_MODE_ONLY: needs no privilege.
     const FLAGS: usize = 0x8_0000 | 0x800 | 1;
     let mut api = ApiArg { api: 0xAA, features: 0, ioctls: 0 };
     // SAFETY: a fresh descriptor; the argument outlives its call.
@@ -181,8 +186,9 @@ pub fn make_quiet_uffd() -> Option<usize> {
     }
 }
 
-/// Gives a range to it, unless the range has another: for write protection, which is never used. A program
-/// that looks at all of its memory, or locks it, must find nothing to wait for there.
+/// Registers a range with `uffd`, for write protection that is never used. Fails if the range is
+/// registered with another userfaultfd. A program that reads or locks all of its memory must never
+/// wait for a fault there.
 pub fn register_quietly(uffd: usize, start: u64, len: u64) -> bool {
     #[repr(C)]
     struct RegisterArg {
@@ -204,7 +210,7 @@ fn move_pages(uffd: usize, dst: u64, src: u64, len: u64) -> i32 {
     result as i32
 }
 
-/// Discards pages, also where the program locked all of its memory by a call that the agent does not see.
+/// Discards pages, even if a call that bypassed the hooks has locked all of the program's memory.
 fn discard(start: u64, len: u64) -> i32 {
     match advise(start, len, MADV_DONTNEED) {
         result if result == -EINVAL => {
@@ -227,8 +233,8 @@ fn close_all() -> Result<(), u32> {
     if closed < 0 { Err(closed.unsigned_abs() as u32) } else { Ok(()) }
 }
 
-/// Gives up every capability: the thread needs none, and its stack is memory that the program can
-/// write to even after it has given up its own.
+/// Gives up every capability, because the thread needs none. The program can write to the agent's
+/// stack even after it has given up its own capabilities.
 fn drop_rights() {
     #[repr(C)]
     struct Header {
@@ -243,15 +249,16 @@ fn drop_rights() {
     }
 }
 
-/// What the program's folder lies on can be unmounted when the program has left it.
+/// Leaves the program's working directory, so that its file system can be unmounted once the
+/// program has left it.
 fn leave_folder() {
     // SAFETY: a constant path; concerns this thread only.
     unsafe { call(syscall::CHDIR, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// The kernel makes no huge pages for this process, or for what it starts, from here on. Those there are stay, each until
-/// one of its pages is moved. Where a filter refuses it a page more or less comes at once: the brake sees to that. Whether
-/// it made any before.
+/// Disables huge pages for this process and its children. Returns whether they were enabled before.
+/// Existing huge pages stay until one of their pages is moved. If a seccomp filter refuses the
+/// call, a fault may bring in a whole huge page; the freezer copes with that.
 fn make_no_huge_pages() -> bool {
     const GET_THP_DISABLE: usize = 42;
     // SAFETY: a flag of the process; nothing is passed by address.
@@ -266,17 +273,19 @@ fn disable_huge_pages(disable: bool) {
     unsafe { call(syscall::PRCTL, [SET_THP_DISABLE, usize::from(disable), 0, 0, 0, 0]) };
 }
 
-/// The process goes on without this thread. What was mapped for it is taken away from outside.
+/// Ends the agent's thread; the process goes on without it. The pager unmaps the agent's memory
+/// from outside.
 fn detach(made_small: bool) -> ! {
     if made_small {
         disable_huge_pages(false);
     }
-    // With it goes its descriptor table.
+    // The descriptor table ends with this thread.
     leave(0)
 }
 
-/// Every thread of the program has ended without ending the process: this one must not keep it, and
-/// leaves the status that the last of them would have.
+/// Ends the agent's thread with exit status `code`, because every thread of the program has ended
+/// without ending the process. The agent's thread must not keep the process alive, and leaves the
+/// status of the program's last thread.
 fn leave(code: u8) -> ! {
     loop {
         // SAFETY: ends this thread.

@@ -1,11 +1,13 @@
-//! `ebb bench account`: whether what a run's report says was lost adds up to what was.
+//! `ebb bench account` checks whether the losses in a run's report add up to the real loss.
 //!
-//! A program runs as it is and under Ebb, in turns. The difference of the two is set against the parts: the time in
-//! which its thread waited for pages, asleep; the processor time that it took itself beyond the plain run (the
-//! kernel's part of each fault in the thread, cold caches); mapping changes, calls to the pager, the brake, others on its CPU; and what comes before
-//! the program begins and after it has ended. All but the second and the last are what the report says.
+//! A program runs plain and under Ebb, in turns. The difference is compared with these parts:
+//! * the time in which the thread sleeps and waits for pages;
+//! * the extra processor time of the thread: the kernel's part of each fault and cold caches;
+//! * mapping changes, calls to the pager, the freezer, and other threads on its CPU;
+//! * the time before the program begins and after it has ended.
 //!
-//! Parts are those of one thread: of a program with several that do the same, each has its share.
+//! All parts but the second and the last come from the report. The parts are those of one thread.
+//! If several threads of a program do the same work, each has its share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,19 +62,19 @@ struct Args {
     program: Vec<String>,
 }
 
-/// What was measured around the program, by its parent.
+/// Measurements around the program, made by its parent.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Inner {
     wall_us: u64,
     cpu_us: u64,
 }
 
-/// One run.
+/// Measurements of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     wall_s: f64,
     inner: Inner,
-    /// What the load timed itself.
+    /// Time that the load itself has measured, in seconds.
     timed_s: f64,
 }
 
@@ -82,18 +84,18 @@ const PARTS: [&str; 7] = [
     "processor time beyond the plain run's",
     "mapping changes",
     "calls to the pager",
-    "the brake",
+    "the freezer",
     "driven off its CPU between faults",
     "before it begins and after it ends",
 ];
 
-/// One round.
+/// Result of one round.
 #[derive(Clone, Debug)]
 struct Round {
     plain_s: f64,
     ebb_s: f64,
     parts_s: [f64; PARTS.len()],
-    /// What the report says of the waiting, to what the load timed.
+    /// Ratio of the waiting in the report to the waiting that the load has timed.
     timed: Option<f64>,
 }
 
@@ -124,13 +126,13 @@ impl Round {
         self.ebb_s - self.plain_s
     }
 
-    /// The parts together, to what was lost.
+    /// Returns the sum of the parts as a share of the loss.
     fn share(&self) -> f64 {
         self.parts_s.iter().sum::<f64>() / self.lost_s()
     }
 }
 
-/// Runs `ebb bench account` with these arguments, the command's name left out.
+/// Runs `ebb bench account` with these arguments, which leave out the command's name.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let args: Args = match crate::parse("ebb bench account", args) {
         Ok(args) => args,
@@ -171,7 +173,7 @@ fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// One run of the program, under `ebb` or as it is.
+/// Runs the program once, plain or under `ebb`.
 fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> {
     let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
     let mut own = vec![here.to_string_lossy().into_owned()];
@@ -221,7 +223,7 @@ fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> 
     Ok(Run { wall_s, inner: read(&inner)?, timed_s })
 }
 
-/// What `account` starts: the program, with a clock around it.
+/// Runs the program with a clock around it. `account` starts this as a process of its own.
 pub fn inner(args: impl IntoIterator<Item = String>) -> ExitCode {
     let mut args = args.into_iter();
     let (Some(file), Some(program)) = (args.next(), args.next()) else { return ExitCode::from(2) };
@@ -235,7 +237,7 @@ pub fn inner(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-/// The figure over the rounds.
+/// Summarises one figure over the rounds.
 fn summary(rounds: &[Round], figure: impl Fn(&Round) -> Option<f64>) -> Option<Summary> {
     Summary::of(&rounds.iter().filter_map(figure).collect::<Vec<_>>())
 }
@@ -291,7 +293,7 @@ mod tests {
             "waiting": { "total_us": 2_200_000 },
             "stages": { "in_thread_ns": 2_000, "count": 100_000 },
             "cpu": { "agents_us": 100_000 },
-            "lost": { "changes_us": 150_000, "calls_us": 50_000, "brake_us": 0 },
+            "lost": { "changes_us": 150_000, "calls_us": 50_000, "freezer_us": 0 },
         });
         Round::of(plain, ebb, &report, 1)
     }

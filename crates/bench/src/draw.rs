@@ -1,15 +1,16 @@
-//! Seeded numbers, and draws of a few from many by their popularity.
+//! Seeded random numbers, and draws of items by their popularity.
 
 pub use ebb_mm::random::Random;
 
-/// Walker's table: a column is kept with probability `keep / 2^32`, else its alias is taken.
+/// Walker's alias table. A draw keeps a column with probability `keep / 2^32`, else it takes the
+/// alias of the column.
 #[derive(Debug)]
 pub struct Alias {
     columns: Vec<(u32, u32)>,
 }
 
 impl Alias {
-    /// Zipf 0.99 over so many, shuffled by `seed`.
+    /// Creates a table of `pages` items with Zipf 0.99 popularity, shuffled by `seed`.
     #[must_use]
     pub fn zipf(pages: usize, seed: u64) -> Self {
         let mut order: Vec<usize> = (0..pages).collect();
@@ -42,7 +43,7 @@ impl Alias {
         Self { columns }
     }
 
-    /// The one that a random number draws.
+    /// Returns the item that a random number draws.
     #[must_use]
     pub fn draw(&self, random: u64) -> usize {
         let column = ((random >> 32) * self.columns.len() as u64) >> 32;

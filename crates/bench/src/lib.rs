@@ -17,13 +17,13 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let mut args = args.into_iter();
     match args.next().as_deref() {
         Some("account") => account::main(args),
-        // What `account` starts.
+        // Internal command that `account` starts.
         Some("account-run") => account::inner(args),
         Some("alloc") => alloc::main(args),
         Some("paging") => paging::main(args),
         Some("programs") => programs::main(args),
         Some("reclaim") => reclaim::main(args),
-        // What `paging` starts.
+        // Internal command that `paging` starts.
         Some("paging-load") => paging::load(args),
         _ => {
             eprintln!("usage: ebb bench account|alloc|paging|programs|reclaim [--help]");
@@ -32,19 +32,20 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-/// The arguments of a benchmark of this name; or, once help or an error was printed, the exit status.
+/// Parses the arguments of the benchmark `name`. Returns the exit status if it has printed help or
+/// an error.
 fn parse<T: clap::Parser>(
     name: &str,
     args: impl IntoIterator<Item = String>,
 ) -> Result<T, ExitCode> {
     T::try_parse_from(std::iter::once(name.to_owned()).chain(args)).map_err(|error| {
-        // Nowhere to tell it if the output is closed.
+        // A closed output leaves no place to report the error.
         let _ = error.print();
         ExitCode::from(if error.use_stderr() { 2 } else { 0 })
     })
 }
 
-/// The `ebb` to measure: the one told, this program, or its neighbour.
+/// Returns the `ebb` to measure: the given one, this program, or the one beside it.
 fn ebb_to_measure(told: Option<PathBuf>) -> Result<PathBuf, String> {
     let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
     let ebb = told.unwrap_or_else(|| here.with_file_name("ebb"));

@@ -1,4 +1,4 @@
-//! `ebb-bench alloc|paging|programs|reclaim`: benchmarks from the command line.
+//! Runs `ebb-bench alloc|paging|programs|reclaim`: benchmarks from the command line.
 
 use std::process::ExitCode;
 

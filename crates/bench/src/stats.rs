@@ -1,24 +1,25 @@
-//! Medians, quartiles and noise: what rounds say, and what they do not.
+//! Medians, quartiles and noise of repeated measurements.
 
 use serde::Serialize;
 
-/// Rounds of one figure in order of size. A round that did not end counts as infinitely long.
+/// Order statistics of one figure over the rounds. A round that did not end counts as infinitely
+/// long.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Summary {
-    /// The least.
+    /// Smallest value.
     pub low: f64,
-    /// The first quartile.
+    /// First quartile.
     pub q1: f64,
-    /// The median.
+    /// Median.
     pub median: f64,
-    /// The third quartile.
+    /// Third quartile.
     pub q3: f64,
-    /// The most.
+    /// Greatest value.
     pub high: f64,
 }
 
 impl Summary {
-    /// None of no values.
+    /// Summarises values; `None` if there are none.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut values = values.to_vec();
@@ -28,7 +29,8 @@ impl Summary {
         Some(Self { low, q1: at(0.25), median: at(0.5), q3: at(0.75), high })
     }
 
-    /// The median with its quartiles, as `2.31 [2.29, 2.40]`; the median alone where all are one.
+    /// Formats the median with its quartiles, as `2.31 [2.29, 2.40]`, or the median alone if all
+    /// values are equal.
     #[must_use]
     pub fn show(&self, digits: usize) -> String {
         if self.low.total_cmp(&self.high).is_eq() {
@@ -38,18 +40,18 @@ impl Summary {
     }
 }
 
-/// The median; not a number of no values.
+/// Returns the median; not a number if there are no values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     Summary::of(values).map_or(f64::NAN, |all| all.median)
 }
 
-/// Between two neighbours of sorted values, in proportion.
+/// Interpolates a quantile between two neighbours of sorted values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = (sorted.len() - 1) as f64 * share;
     let below = place.floor() as usize;
     let part = place - place.floor();
-    // Not multiplied by nothing: a value may be infinite.
+    // A product with zero is avoided, because a value may be infinite.
     if part == 0.0 {
         sorted[below]
     } else {
@@ -57,39 +59,40 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     }
 }
 
-/// By how much the machine's speed differs from round to round: the slowest round of the plain row to
-/// its fastest.
+/// Variation of the machine's speed between rounds: the time of the slowest plain round divided by
+/// that of the fastest.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Noise(f64);
 
 impl Noise {
-    /// From the plain row's rounds; one round has no spread to tell.
+    /// Computes the noise from the plain row's rounds; `None` for a single round, which has no
+    /// spread.
     #[must_use]
     pub fn of(plain: &[f64]) -> Option<Self> {
         let all = Summary::of(plain).filter(|all| plain.len() > 1 && all.high.is_finite())?;
         Some(Self(all.high / all.low))
     }
 
-    /// The factor, 1 or more.
+    /// Returns the noise as a factor, 1 or more.
     #[must_use]
     pub fn factor(self) -> f64 {
         self.0
     }
 
-    /// Whether a ratio is no further from 1 than rounds of the same are from each other.
+    /// Returns whether a ratio is no further from 1 than the spread of equal rounds.
     #[must_use]
     pub fn hides(self, ratio: f64) -> bool {
         ratio.max(1.0 / ratio) <= self.0
     }
 
-    /// The mean of several programs' noise.
+    /// Returns the geometric mean of several programs' noise.
     #[must_use]
     pub fn mean(all: &[Self]) -> Option<Self> {
         geometric_mean(&all.iter().map(|noise| noise.0).collect::<Vec<_>>()).map(Self)
     }
 }
 
-/// A ratio as far as it says something: `~` within the noise, `?` behind it where the noise is not known.
+/// Formats a ratio: `~` if it lies within the noise, with a `?` at its end if the noise is unknown.
 #[must_use]
 pub fn verdict(ratio: f64, noise: Option<Noise>) -> String {
     match noise {
@@ -99,14 +102,14 @@ pub fn verdict(ratio: f64, noise: Option<Noise>) -> String {
     }
 }
 
-/// The mean of ratios.
+/// Returns the geometric mean of ratios.
 #[must_use]
 pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
     (!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp())
 }
 
-/// Ratios of rounds that ran beside each other, where both came to an end.
+/// Summarises the ratios of neighbouring rounds in which both runs ended.
 #[must_use]
 pub fn pairs(over: &[f64], under: &[f64]) -> Option<Summary> {
     let ratios = over.iter().zip(under).map(|(over, under)| over / under);

@@ -1,21 +1,25 @@
-//! `ebb attach PID`: what runs already is put under a limit, and given back in the end. `ebb detach PID` asks for that.
+//! `ebb attach PID` puts a running process under a limit and gives it back in the end. `ebb detach
+//! PID` asks for that.
 //!
-//! The front stays beside the program, of which it is no parent, until either ends.
+//! The supervisor runs beside the program until either of the two ends. It is not the program's
+//! parent.
 //!
-//! * ATTACH-1: nothing is done to the process before all that could be wrong has been looked at; if its agent then cannot join
-//!   it is as it was.
-//! * ATTACH-2: the limit begins above what is in memory and comes down step by step while the program goes on, as by `ebb set`;
-//!   where it stops on the way it is tried again (RESIZE-3 in `pager/src/resize.rs`).
-//! * ATTACH-3: a signal to the front, its end and `ebb detach` are the same: the process gets all of its memory back and goes on.
+//! * ATTACH-1: `ebb attach` checks all conditions before it changes anything in the process. If the
+//!   agent then cannot join, the process is as it was.
+//! * ATTACH-2: the limit starts above the resident memory. It comes down step by step while the
+//!   program runs, as with `ebb set`. Where a step stops on the way, the pager tries again
+//!   (RESIZE-3 in `pager/src/resize.rs`).
+//! * ATTACH-3: a signal to the supervisor, the supervisor's end and `ebb detach` have one effect.
+//!   The process gets all of its memory back and goes on.
 
 use crate::folder::Folder;
 use crate::line::{connect, converse};
-use crate::run::{self, FAILED, Front, Ground, Refusal};
+use crate::run::{self, FAILED, Ground, Refusal, Supervisor};
 use crate::stat::{self, ask};
 use crate::{doctor, exec};
-use ebb_agent::protocol::GREET_SET;
+use ebb_agent::protocol::HELLO_SET;
 use ebb_pager::patience::Patience;
-use ebb_pager::{Config, DETACH, FrontMessage, REFUSED, inject, shown};
+use ebb_pager::{Config, DETACH, REFUSED, SupervisorMessage, inject, shown};
 use ebb_sys::proc;
 use ebb_sys::process::Pidfd;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -25,21 +29,22 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Room above what is in memory when the limit begins to come down (ATTACH-2).
+/// Room above the resident memory, in bytes, at which the limit starts before it comes down
+/// (ATTACH-2).
 const ROOM_BYTES: u64 = 64 << 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The process goes on all the while; its limit comes down step by step, and what cannot leave yet (locked areas, a full
-tier) is tried again, each minute at last. It gets its memory back, whole, when this command is ended (Ctrl-C, kill), by
-`ebb detach PID`, or should ebb die. What it starts from then on is paged as well, what it had started before only with
---tree (servers that fork early: PostgreSQL, nginx). Programs of glibc and of Go are taken, loaded or static; it must be
-yours to trace (/proc/sys/kernel/yama/ptrace_scope 0, or root). While it is attached it needs ebb's pager: if that is
-killed the process dies with it.
+The process keeps running while its limit comes down step by step. Ebb tries again with memory that cannot leave yet
+(locked areas, a full tier), in the end once a minute. The process gets all of its memory back when this command ends
+(Ctrl-C, kill, a crash), or by `ebb detach PID`. Processes that it starts from then on are paged as well; those that it
+started before only with --tree (servers that fork early: PostgreSQL, nginx). Ebb attaches to programs of glibc and of
+Go, dynamic or static. You must be permitted to trace the process (/proc/sys/kernel/yama/ptrace_scope 0, or root). An
+attached process needs ebb's pager: if the pager is killed, the process dies with it.
 
-SIZE and TIER are as for `ebb run`; `ebb ps`, `top`, `stat` and `set` take the process's number.
+SIZE and TIER are as for `ebb run`; `ebb ps`, `top`, `stat` and `set` take the PID of the process.
 
-Exit status: 0 when it was given back or has ended; 125 if it could not be attached to, and is as it was.
+Exit status: 0 when the process was given back or has ended; 125 if ebb could not attach to it and left it unchanged.
 
 Examples:
   ebb attach $(pgrep -x redis-server) --memory-max 1G
@@ -51,62 +56,63 @@ pub struct Arguments {
     /// The process
     #[arg(value_name = "PID")]
     pid: u32,
-    /// What it had started before, and those in turn, are under the limit as well
+    /// Put the existing descendants of the process under the limit, too
     #[arg(long)]
     tree: bool,
-    /// Most memory that it and all it starts may have resident
+    /// Most resident memory of the process and all that it starts
     #[arg(long, value_name = "SIZE")]
     memory_max: String,
-    /// Above this it is slowed down, and reclaim brings it back [default: none]
+    /// Limit above which the process is throttled and reclaimed [default: none]
     #[arg(long, value_name = "SIZE")]
     memory_high: Option<String>,
-    /// Where pages go that do not fit [default: ram,file]
+    /// Tiers for pages that do not fit [default: ram,file]
     #[arg(long, value_name = "TIER[,TIER...]")]
     swap: Option<String>,
-    /// Which tiers get pages encrypted, under a key that is in memory alone [default: remote]
+    /// Tiers whose pages are encrypted; the key is kept in memory only [default: remote]
     #[arg(long, value_enum, value_name = "WHICH")]
     encrypt: Option<run::Encrypted>,
     /// Form of the report at the end [default: text]
     #[arg(long, value_enum)]
     report: Option<run::Report>,
-    /// Write the report there instead of standard error; -: to standard output
+    /// Write the report to FILE instead of standard error; -: to standard output
     #[arg(long, value_name = "FILE")]
     report_file: Option<PathBuf>,
-    /// No report on standard error; what is wrong is still said there
+    /// Print no report on standard error; errors are still printed
     #[arg(short, long)]
     quiet: bool,
-    /// Append what happens to FILE, a line of JSON each; -: to standard error
+    /// Append each event to FILE as a line of JSON; -: to standard error
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
-    /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
+    /// Lower the limit from --memory-max until this share of the time is lost to waiting for
+    /// memory, as 5%
     #[arg(long, value_name = "PERCENT")]
     pressure_target: Option<String>,
-    /// A switch, as for `ebb run`
+    /// Set a switch, as for `ebb run`
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Returns when it has all of its memory back. What could not come back (there is no room for it) leaves all as it was.
+The command returns when the process has all of its memory back. If there is no room for all of it, nothing changes.
 
-Exit status: 0 when it is so; 1 if PID is of no run of yours that was attached to, or it could not be.
+Exit status: 0 when the process was given back; 1 if it could not be, or PID belongs to no attached run of yours.
 
 Examples:
   ebb detach 4711")]
 pub struct DetachArguments {
-    /// The process that was attached to, or any that it has started since
+    /// The attached process, or any process that it has started since
     #[arg(value_name = "PID")]
     pid: u32,
 }
 
-/// Gives a process back.
+/// Gives a process back: the pager lifts the limit, returns all pages and leaves the process.
 pub fn detach(arguments: &DetachArguments) -> ExitCode {
     let refused = |reason: String| {
         crate::tell(reason);
         ExitCode::FAILURE
     };
-    match ask(arguments.pid, GREET_SET, DETACH) {
+    match ask(arguments.pid, HELLO_SET, DETACH) {
         Ok(answer) => match answer.strip_prefix(REFUSED) {
             Some(reason) => refused(reason.to_owned()),
             None => ExitCode::SUCCESS,
@@ -115,7 +121,7 @@ pub fn detach(arguments: &DetachArguments) -> ExitCode {
     }
 }
 
-/// Attaches to a process, and stays with it.
+/// Attaches to a process and stays beside it until it ends or is given back.
 pub fn attach(arguments: Arguments) -> ExitCode {
     let refused = |(status, reason): Refusal| {
         crate::tell(reason);
@@ -149,7 +155,8 @@ pub fn attach(arguments: Arguments) -> ExitCode {
     start(pid, &wanted, events.as_deref()).unwrap_or_else(refused)
 }
 
-/// Whether what `/proc/PID/WHAT` leads to is the same for process `pid` and this one.
+/// Returns whether `/proc/PID/WHAT` leads to one and the same file for process `pid` and for this
+/// process.
 fn is_same(pid: u32, what: &str) -> bool {
     let of = |process: &str| {
         let found = fs::metadata(format!("/proc/{process}/{what}")).ok()?;
@@ -158,16 +165,16 @@ fn is_same(pid: u32, what: &str) -> bool {
     of(&pid.to_string()) == of("self")
 }
 
-/// Whether it may be attached to (ATTACH-1).
+/// Checks that process `pid` can be attached to (ATTACH-1). The error says why it cannot.
 fn check(pid: u32) -> Result<(), String> {
     if let Some(reason) = inject::why_not_when_loaded(pid) {
         return Err(reason);
     }
-    if stat::front_of(pid).is_ok() {
+    if stat::supervisor_of(pid).is_ok() {
         return Err("it is in a run already (ebb ps); ebb set changes its limit".into());
     }
     if let Some(tracer) = proc::tracer(pid) {
-        return Err(format!("it is being traced, by process {tracer} (a debugger?)"));
+        return Err(format!("process {tracer} traces it already (a debugger?); detach that first"));
     }
     if matches!(proc::state(pid), Some('T' | 't')) {
         return Err(format!("it is stopped: kill -CONT {pid}"));
@@ -176,7 +183,7 @@ fn check(pid: u32) -> Result<(), String> {
         if !is_same(pid, what) {
             let way = format!("nsenter -t {pid} -m -p ebb attach ...");
             return Err(format!(
-                "it sees other files (a container?), and would not find ebb's; start ebb in there ({way})"
+                "it has other files (a container?) and cannot find the agent; start ebb inside: {way}"
             ));
         }
     }
@@ -187,7 +194,7 @@ fn start(pid: u32, wanted: &Config, events: Option<&Path>) -> Result<ExitCode, R
     let failed = |reason: String| (FAILED, reason);
     let cannot = |what: &str, error: std::io::Error| failed(format!("cannot {what}: {error}"));
     let events = events.map(ebb_pager::events::open).transpose();
-    let events = events.map_err(|error| cannot("open the file of events", error))?;
+    let events = events.map_err(|error| cannot("open the event file", error))?;
     let program = Pidfd::open(pid).map_err(|error| cannot("watch the process", error))?;
     let before = proc::children(pid);
     let members = if wanted.tree { with_all_below(pid) } else { vec![pid] };
@@ -204,28 +211,30 @@ fn start(pid: u32, wanted: &Config, events: Option<&Path>) -> Result<ExitCode, R
         command: command_line(pid),
         ..wanted.clone()
     };
-    let mut front = Front::start(config, events, signals, &nothing).map_err(failed)?;
-    let cannot = |reason| failed(format!("process {pid}: {reason}; it is as it was"));
+    let mut supervisor = Supervisor::start(config, events, signals, &nothing).map_err(failed)?;
+    let cannot = |reason| failed(format!("process {pid}: {reason}; the process is unchanged"));
     open_to(&members, &folder);
-    let told = FrontMessage::Attach(pid).send(&front.socket);
-    match told.and_then(|()| run::hear(&front.socket, &front.pager_life)) {
-        Ok(FrontMessage::Ready) => {}
-        Ok(FrontMessage::Failed(reason)) => return Err(cannot(explained(reason))),
-        Ok(other) => return Err(cannot(format!("the pager said {other:?}"))),
+    let told = SupervisorMessage::Attach(pid).send(&supervisor.socket);
+    match told.and_then(|()| run::hear(&supervisor.socket, &supervisor.pager_life)) {
+        Ok(SupervisorMessage::Ready) => {}
+        Ok(SupervisorMessage::Failed(reason)) => return Err(cannot(explained(reason))),
+        Ok(other) => {
+            return Err(cannot(format!("the pager sent an unexpected message: {other:?}")));
+        }
         Err(error) => return Err(cannot(format!("the pager ended: {error}"))),
     }
     come_down(&folder, wanted);
     let (socket, program) = (&folder.socket(), &program);
     let spared = if wanted.tree { &[] } else { &before[..] };
-    watch(&mut front, &Attached { pid, program, socket, spared })
+    watch(&mut supervisor, &Attached { pid, program, socket, spared })
 }
 
-/// What was attached to.
+/// The process that `ebb attach` attached to.
 struct Attached<'a> {
     pid: u32,
     program: &'a Pidfd,
     socket: &'a Path,
-    /// What it had started before, if that is none of the run.
+    /// Children that the process had before the attach and that do not belong to the run.
     spared: &'a [u32],
 }
 
@@ -234,7 +243,7 @@ fn command_line(pid: u32) -> Vec<String> {
     shown(words.split(|&byte| byte == 0).filter(|word| !word.is_empty()))
 }
 
-/// A process and all that it has started, and those in turn.
+/// Returns process `pid` and all of its descendants.
 fn with_all_below(pid: u32) -> Vec<u32> {
     let (mut found, mut next) = (Vec::new(), vec![pid]);
     while let Some(pid) = next.pop() {
@@ -244,7 +253,8 @@ fn with_all_below(pid: u32) -> Vec<u32> {
     found
 }
 
-/// What the first of them has in memory, and the others as far as they are there: pages that several share count for each.
+/// Returns the anonymous resident memory of `members`, in bytes. An error only if the first member
+/// cannot be measured. A page that several members share counts for each of them.
 fn resident_bytes(members: &[u32]) -> std::io::Result<u64> {
     let of = |pid| proc::Statm::open(pid).and_then(|sizes| sizes.anonymous_pages());
     let (first, others) = members.split_first().expect("the process itself");
@@ -252,13 +262,14 @@ fn resident_bytes(members: &[u32]) -> std::io::Result<u64> {
     Ok((of(*first)? + others) << 12)
 }
 
-/// Another user's process, which root may attach to, reaches the socket; its place is known to nobody else.
+/// Lets another user's process, which root may attach to, connect to the socket. No other process
+/// knows the path of the socket.
 fn open_to(members: &[u32], folder: &Folder) {
     let own = rustix::process::getuid().as_raw();
     let is_anothers =
         |pid: &u32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() != own);
     if members.iter().any(is_anothers) {
-        // If that cannot be its agent cannot join, which is told.
+        // If this fails, the agent cannot join, and the pager reports that.
         let _ = fs::set_permissions(folder.socket(), PermissionsExt::from_mode(0o666));
     }
 }
@@ -268,23 +279,24 @@ fn explained(reason: String) -> String {
     let not_permitted = reason.contains("Operation not permitted");
     if reason.contains("join") && (not_permitted || reason.contains("Permission denied")) {
         return format!(
-            "{reason}: its user may make no userfaultfd; `ebb doctor`, run as that user, says how to permit it"
+            "{reason}: its user may not create a userfaultfd; run `ebb doctor` as that user to see the remedy"
         );
     }
     if not_permitted && !matches!(scope.trim(), "" | "0") {
         return format!(
-            "{reason}: it may not be traced; as root: sysctl kernel.yama.ptrace_scope=0, or sudo ebb attach"
+            "{reason}: you may not trace it; as root: sysctl kernel.yama.ptrace_scope=0, or sudo ebb attach"
         );
     }
     if not_permitted {
         return format!(
-            "{reason}: it may not be traced (another user's, or one that hides itself); try as root"
+            "{reason}: you may not trace it (another user's process, or one that forbids it); try as root"
         );
     }
     reason
 }
 
-/// Has the limit come down to what is wanted (ATTACH-2), and says so if it cannot yet.
+/// Starts a thread that asks the pager to lower the limit to the wanted one (ATTACH-2). The thread
+/// reports if the limit cannot come down yet.
 fn come_down(folder: &Folder, wanted: &Config) {
     let socket = folder.socket();
     let high = wanted.memory_high_bytes.map(|bytes| format!(" memory.high={bytes}"));
@@ -299,70 +311,71 @@ fn come_down(folder: &Folder, wanted: &Config) {
                 Err(_) => return,
             }
         };
-        let answer = converse(&line, GREET_SET, &request, None).unwrap_or_default();
+        let answer = converse(&line, HELLO_SET, &request, None).unwrap_or_default();
         if let Some(reason) = answer.strip_prefix(REFUSED) {
             crate::tell(reason);
         }
     });
 }
 
-/// What the program has started goes on being paged until all of that has ended, or a signal comes: the pager, left alone,
-/// gives it back.
-fn await_others(front: &mut Front, attached: &Attached) -> Result<ExitCode, Refusal> {
+/// Waits until all descendants of the ended program have ended, or until a signal comes. The pager
+/// keeps paging them meanwhile. After a signal the supervisor ends, and the pager gives the
+/// processes back.
+fn await_others(supervisor: &mut Supervisor, attached: &Attached) -> Result<ExitCode, Refusal> {
     loop {
         let mut waiting = [
-            PollFd::new(&front.socket, PollFlags::IN),
-            PollFd::new(&front.pager_life, PollFlags::IN),
-            PollFd::new(&front.signals, PollFlags::IN),
+            PollFd::new(&supervisor.socket, PollFlags::IN),
+            PollFd::new(&supervisor.pager_life, PollFlags::IN),
+            PollFd::new(&supervisor.signals, PollFlags::IN),
         ];
-        // Interrupted is as good as woken.
+        // An interrupted poll counts as a wake-up.
         let _ = poll(&mut waiting, None);
         let [spoke, life, signal] = waiting.map(|fd| !fd.revents().is_empty());
         if spoke || life {
-            return match run::hear(&front.socket, &front.pager_life) {
+            return match run::hear(&supervisor.socket, &supervisor.pager_life) {
                 Ok(_) => Ok(ExitCode::SUCCESS),
-                Err(_) => Err(pager_ended(front, attached)),
+                Err(_) => Err(pager_ended(supervisor, attached)),
             };
         }
-        if signal && front.is_to_end() {
+        if signal && supervisor.is_to_end() {
             return Ok(ExitCode::SUCCESS);
         }
     }
 }
 
-fn pager_ended(front: &mut Front, attached: &Attached) -> Refusal {
+fn pager_ended(supervisor: &mut Supervisor, attached: &Attached) -> Refusal {
     let &Attached { pid, program, socket, spared } = attached;
-    exec::kill(front, pid, program, socket, spared.to_vec());
-    front.note_pager_ended(pid);
+    exec::kill(supervisor, pid, program, socket, spared.to_vec());
+    supervisor.note_pager_ended(pid);
     let limited = run::limit_of_time();
-    (FAILED, format!("the pager ended before the process{limited}, which was killed"))
+    (FAILED, format!("the pager ended before the process{limited}; the process was killed"))
 }
 
-/// Until the program ends, or is given back.
-fn watch(front: &mut Front, attached: &Attached) -> Result<ExitCode, Refusal> {
+/// Waits until the program ends or is given back.
+fn watch(supervisor: &mut Supervisor, attached: &Attached) -> Result<ExitCode, Refusal> {
     let &Attached { pid, program, .. } = attached;
     loop {
         let mut waiting = [
             PollFd::new(program, PollFlags::IN),
-            PollFd::new(&front.socket, PollFlags::IN),
-            PollFd::new(&front.pager_life, PollFlags::IN),
-            PollFd::new(&front.signals, PollFlags::IN),
+            PollFd::new(&supervisor.socket, PollFlags::IN),
+            PollFd::new(&supervisor.pager_life, PollFlags::IN),
+            PollFd::new(&supervisor.signals, PollFlags::IN),
         ];
-        // Interrupted is as good as woken.
+        // An interrupted poll counts as a wake-up.
         let _ = poll(&mut waiting, None);
         let [ended, spoke, life, signal] = waiting.map(|fd| !fd.revents().is_empty());
         if spoke || life {
-            return Err(pager_ended(front, attached));
+            return Err(pager_ended(supervisor, attached));
         }
         if ended {
-            // If the pager is gone there is nothing left to be seen to.
-            let _ = FrontMessage::Left(exec::status(pid, program)).send(&front.socket);
-            return await_others(front, attached);
+            // A send error means that the pager is gone, and then no work is left.
+            let _ = SupervisorMessage::Left(exec::status(pid, program)).send(&supervisor.socket);
+            return await_others(supervisor, attached);
         }
-        if signal && front.is_to_end() {
-            let told = FrontMessage::Detach.send(&front.socket);
-            match told.and_then(|()| run::hear(&front.socket, &front.pager_life)) {
-                Ok(FrontMessage::Failed(reason)) => {
+        if signal && supervisor.is_to_end() {
+            let told = SupervisorMessage::Detach.send(&supervisor.socket);
+            match told.and_then(|()| run::hear(&supervisor.socket, &supervisor.pager_life)) {
+                Ok(SupervisorMessage::Failed(reason)) => {
                     crate::tell(format_args!(
                         "process {pid} cannot be given back: {reason}; it stays within its limit"
                     ));

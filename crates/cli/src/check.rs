@@ -1,26 +1,27 @@
-//! What `ebb doctor` says of one thing that it looked at.
+//! Result of one check of `ebb doctor`.
 
 use serde::Serialize;
 
-/// One thing looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: &'static str,
     pub found: bool,
-    /// `ebb run` cannot work without it.
+    /// Whether `ebb run` cannot work without the feature.
     pub required: bool,
-    /// What was seen.
+    /// Text of the observation that the check made.
     pub detail: String,
-    /// What follows from that; empty if nothing does.
+    /// Text of the effect on Ebb; empty if there is none.
     pub consequence: String,
-    /// The command that gets it, to be typed as it stands; empty if none does, or nothing is to be done.
+    /// Command that provides the feature, ready to type. Empty if no command does or none is
+    /// needed.
     pub fix: String,
-    /// What else gets it, in words.
+    /// Text about another way to get the feature; empty if there is none.
     pub otherwise: String,
 }
 
 impl Check {
-    /// Something that is there.
+    /// Returns the result for a feature that exists.
     pub fn found(name: &'static str, required: bool, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         let none = String::new;
@@ -35,7 +36,8 @@ impl Check {
         }
     }
 
-    /// Something that is not, with what follows and what gets it.
+    /// Returns the result for a missing feature, with the effect and the command that provides the
+    /// feature.
     pub fn missing(
         name: &'static str,
         required: bool,
@@ -54,7 +56,7 @@ impl Check {
         }
     }
 
-    /// What is missing can be had in another way, too.
+    /// Adds another way to get the missing feature, in words. Has no effect on a found feature.
     pub fn or(self, otherwise: impl Into<String>) -> Self {
         let otherwise = if self.found { String::new() } else { otherwise.into() };
         Self { otherwise, ..self }

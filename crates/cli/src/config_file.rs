@@ -1,8 +1,11 @@
-//! `ebb run --config FILE`: options from a file, in TOML. The keys are the options' names; what is at the top is for
-//! every run, what is under `[profile.NAME]` for those with `--profile NAME`, and before it. Options that were typed are
-//! before both.
+//! `ebb run --config FILE`: reads options from a TOML file.
 //!
-//! Everything in the file is looked at, also what is not asked for: a mistake is told with its line before anything starts.
+//! The keys are the names of the options. Keys at the top apply to every run. Keys under
+//! `[profile.NAME]` apply to runs with `--profile NAME` and precede the keys at the top. Options on
+//! the command line precede both.
+//!
+//! The whole file is checked, unused profiles included. A mistake is reported with its line before
+//! anything starts.
 
 use crate::run::{self, Arguments, Encrypted, Report};
 use crate::{serve, size};
@@ -13,7 +16,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What an option takes.
+/// Type of the value of an option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Size,
@@ -27,7 +30,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What to write.
+    /// Returns a description of a valid value, for error messages.
     fn example(self) -> &'static str {
         match self {
             Self::Size => "a size, as \"256M\" or \"25%\"",
@@ -42,7 +45,7 @@ impl Kind {
     }
 }
 
-/// The keys, beside `set` and `profile`.
+/// Keys that a file may have, besides `set` and `profile`.
 const KEYS: [(&str, Kind); 15] = [
     ("memory-max", Kind::Size),
     ("memory-high", Kind::Size),
@@ -63,7 +66,7 @@ const KEYS: [(&str, Kind); 15] = [
 const SET: &str = "set";
 const PROFILE: &str = "profile";
 
-/// A file's text, for saying where something is wrong.
+/// Name and text of a file, to report the line of a mistake.
 struct Text<'a> {
     name: &'a Path,
     text: &'a str,
@@ -77,7 +80,7 @@ impl Text<'_> {
     }
 }
 
-/// The options in a file, with those of a profile.
+/// Reads the options of the file and of the chosen profile into `arguments`.
 pub fn read(arguments: &mut Arguments) -> Result<(), String> {
     let Some(path) = arguments.config.clone() else { return Ok(()) };
     let text = std::fs::read_to_string(&path)
@@ -117,13 +120,15 @@ fn apply(arguments: &mut Arguments, file: &Text<'_>, profile: Option<&str>) -> R
     if let (Some(name), None) = (profile, &chosen) {
         let file = file.name.display();
         return Err(match nearest(name, names) {
-            Some(other) => format!("--profile {name}: {file} has no such; did you mean '{other}'?"),
+            Some(other) => {
+                format!("--profile {name}: {file} has no such profile; did you mean '{other}'?")
+            }
             None => {
                 format!("--profile {name}: {file} has no profiles; write one as [profile.{name}]")
             }
         });
     }
-    // What comes first stays; of switches what comes last.
+    // For an ordinary option the first value counts, and for a switch the last.
     let chosen = chosen.unwrap_or_default();
     let typed = std::mem::take(&mut arguments.set);
     for options in [chosen.clone(), general.clone()] {
@@ -133,7 +138,7 @@ fn apply(arguments: &mut Arguments, file: &Text<'_>, profile: Option<&str>) -> R
     Ok(())
 }
 
-/// What a part of a file says.
+/// Options of one part of a file: the top or one profile.
 #[derive(Clone, Default)]
 struct Options {
     plain: Vec<(&'static str, String)>,
@@ -166,14 +171,15 @@ fn options(file: &Text<'_>, table: &DeTable<'_>, is_top: bool) -> Result<Options
 }
 
 fn unknown(name: &str, is_top: bool) -> String {
-    // With the name that somebody may have taken from a program's variables.
+    // Underscores become hyphens, because the user may have copied the name of an environment
+    // variable.
     let others = is_top.then_some(PROFILE).into_iter().chain([SET]);
     let known = KEYS.into_iter().map(|(known, _)| known).filter(|&known| known != "inject");
     let best = nearest(&name.replace('_', "-"), known.chain(others)).unwrap_or(SET);
     format!("unknown key '{name}'; did you mean '{best}'?")
 }
 
-/// A value as it would be typed.
+/// Returns a value in the form in which it stands on the command line.
 fn text_of(kind: Kind, value: &Spanned<DeValue<'_>>) -> Option<String> {
     match (kind, value.get_ref()) {
         (Kind::Flag, DeValue::Boolean(flag)) => Some(flag.to_string()),
@@ -199,10 +205,10 @@ fn check(kind: Kind, name: &str, text: &str) -> Result<(), String> {
         Kind::Percent => run::permille(text).map(drop).map_err(named),
         Kind::Which => Encrypted::from_str(text, false)
             .map(drop)
-            .map_err(|_| named(format!("'{text}' is none of them; write {}", kind.example()))),
+            .map_err(|_| named(format!("'{text}' is not a choice; write {}", kind.example()))),
         Kind::Form => Report::from_str(text, false)
             .map(drop)
-            .map_err(|_| named(format!("'{text}' is no form; write {}", kind.example()))),
+            .map_err(|_| named(format!("'{text}' is not a format; write {}", kind.example()))),
         Kind::Path if text.is_empty() => {
             Err(named(format!("it is empty; write {}", kind.example())))
         }
@@ -211,7 +217,7 @@ fn check(kind: Kind, name: &str, text: &str) -> Result<(), String> {
     }
 }
 
-/// Switches, whose names may have dots.
+/// Collects switches. The name of a switch may contain dots.
 fn switches_of(
     file: &Text<'_>,
     prefix: &str,
@@ -241,7 +247,7 @@ fn switches_of(
     Ok(())
 }
 
-/// Sets an option that has not been set.
+/// Sets an option unless it is set already.
 fn fill(arguments: &mut Arguments, key: &str, value: String) {
     let flag = value == "true";
     match key {
@@ -344,13 +350,13 @@ gen.min_ttl_ms = 1000
             ("swap = ['ram', 3]", "ebb.toml:1: swap: write a list of tiers"),
             (
                 "report = 'yaml'",
-                "ebb.toml:1: report: 'yaml' is no form; write \"text\" or \"json\"",
+                "ebb.toml:1: report: 'yaml' is not a format; write \"text\" or \"json\"",
             ),
             ("report-file = ''", "ebb.toml:1: report-file: it is empty"),
             ("pressure-target = '90%'", "ebb.toml:1: pressure-target: 90%: write a share"),
             ("[set]\nreadhead = 1", "ebb.toml:2: --set readhead=1: unknown switch 'readhead'"),
             ("[set]\ngen.min_ttl_ms = 'x'", "ebb.toml:2: --set gen.min_ttl_ms=x: "),
-            ("[set]\nsolo = []", "ebb.toml:2: set.solo: write a number"),
+            ("[set]\ncpu_follow = []", "ebb.toml:2: set.cpu_follow: write a number"),
             ("set = 3", "ebb.toml:1: set: write its switches"),
             ("profile = 'small'", "ebb.toml:1: profile: give it a name"),
             (
@@ -366,11 +372,11 @@ gen.min_ttl_ms = 1000
             assert_eq!(error.lines().count(), 1, "{error}");
         }
         let error = with(FILE, "--config x --profile smal").err().unwrap();
-        assert_eq!(error, "--profile smal: ebb.toml has no such; did you mean 'small'?");
+        assert_eq!(error, "--profile smal: ebb.toml has no such profile; did you mean 'small'?");
         assert!(with("", "--config x --profile a").err().unwrap().contains("[profile.a]"));
     }
 
-    /// An option that is added has a key, or is one that a file cannot have.
+    /// Shows that a newly added option has a key or is listed as one that a file cannot have.
     #[test]
     fn every_option_has_a_key() {
         let command = Arguments::augment_args(Command::new("run"));
@@ -383,7 +389,7 @@ gen.min_ttl_ms = 1000
         assert_eq!(options, keys);
     }
 
-    /// The example has every key, and all of it is taken.
+    /// Shows that the example file has every key and that all of it is valid.
     #[test]
     fn the_example_is_taken_and_has_every_key() {
         let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ebb.toml"));
@@ -395,7 +401,7 @@ gen.min_ttl_ms = 1000
         for (key, _) in KEYS.iter().filter(|(key, _)| *key != "inject") {
             assert!(given(key), "{key} is missing");
         }
-        // What is left out by a mark is taken, too.
+        // Keys that the example comments out are valid, too.
         let all: String = text
             .lines()
             .map(|line| {

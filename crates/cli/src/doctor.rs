@@ -1,7 +1,8 @@
-//! `ebb doctor`: what Ebb needs and can use, whether it is there, and how to get it.
+//! `ebb doctor` lists the features that Ebb needs or can use, whether each exists, and how to get
+//! it.
 //!
-//! Every line comes from trying (see `probes`), none from a version number. `why_not` is the short
-//! form that `ebb run` asks before it starts anything.
+//! Every line comes from an attempt to use the feature (see `probes`), none from a version number.
+//! `why_not` is the short form that `ebb run` calls before it starts anything.
 
 use crate::check::Check;
 use crate::probes;
@@ -11,9 +12,9 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// Version of the JSON form.
+/// Version of the JSON form of the report.
 const SCHEMA: u32 = 1;
-/// Results begin in this column.
+/// Column at which results begin.
 const NAME_WIDTH: usize = 30;
 
 #[derive(clap::Args)]
@@ -46,7 +47,7 @@ fn can_run(checks: &[Check]) -> bool {
     checks.iter().all(|check| check.found || !check.required)
 }
 
-/// Looks at everything and says what it saw.
+/// Runs all checks and prints their results.
 pub fn doctor(arguments: &Arguments) -> ExitCode {
     let checks = probes::all();
     let can_run = can_run(&checks);
@@ -57,7 +58,7 @@ pub fn doctor(arguments: &Arguments) -> ExitCode {
             serde_json::to_string_pretty(&answer).expect("plain data") + "\n"
         }
     };
-    // A reader that has gone away has read enough.
+    // A closed pipe is no failure: the reader has read as much as it wants.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
     ExitCode::from(u8::from(!can_run))
 }
@@ -91,15 +92,16 @@ fn text(checks: &[Check]) -> String {
     out
 }
 
-/// Why `ebb run` cannot work here, in one line; None if it can. Cheap: a few system calls.
+/// Returns in one line why `ebb run` cannot work here, or `None` if it can. Cheap: a few system
+/// calls.
 pub fn why_not() -> Option<String> {
     let what = if let Err(error) = probe::userfaultfd_of_program() {
         match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
-                "no thread can be started here ({error}): see a limit of processes (ulimit -u) or of the \
-                 control group (pids.max)"
+                "ebb cannot start a thread here ({error}): check the limit of processes (ulimit -u) or of \
+                 the control group (pids.max)"
             ),
-            _ => format!("a program may not make a userfaultfd here ({error})"),
+            _ => format!("programs may not create a userfaultfd here ({error})"),
         }
     } else if let Err(error) = probe::features_granted(FEATURES) {
         match error.raw_os_error() {
@@ -111,7 +113,7 @@ pub fn why_not() -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("{what}; nothing was started; `ebb doctor` shows the command that gets it"))
+    Some(format!("{what}; nothing was started; `ebb doctor` shows the remedy"))
 }
 
 #[cfg(test)]

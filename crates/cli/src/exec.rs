@@ -1,20 +1,23 @@
-//! `ebb run --exec`: the program takes the place of the process that was started, as with `nice` or `setpriv`.
+//! `ebb run --exec`: the program replaces the process that was started, as with `nice` or
+//! `setpriv`.
 //!
-//! Front and pager are made before, apart from it: the front is no child of the program, whose calls of wait(2) see
-//! nobody who is not its own, and is in a session of its own, which no key of the terminal reaches.
+//! The supervisor and the pager start before the program and apart from it. The supervisor is no
+//! child of the program, so the program's calls of wait(2) return only its own children. The
+//! supervisor has a session of its own, which no key of the terminal reaches.
 //!
-//! * EXEC-1: the front keeps nothing of the program's but standard error, for what is wrong. It passes no signal on: the
-//!   program gets its own.
-//! * EXEC-2: the program runs only when the pager is ready. If it then cannot be executed nothing is left behind by the time that
-//!   is said.
-//! * EXEC-3: whoever dies of program, front and pager, the others notice: the front looks at descriptors of both, the pager
-//!   at its line to the front. Nobody is known by a number that could be another's.
+//! * EXEC-1: of the program's descriptors the supervisor keeps only standard error, for error
+//!   messages. It passes no signals on, because the program gets its signals itself.
+//! * EXEC-2: the program starts only when the pager is ready. If the program then cannot be
+//!   executed, nothing is left behind when the error message appears.
+//! * EXEC-3: if the program, the supervisor or the pager dies, the other two notice. The supervisor
+//!   polls descriptors of both others, and the pager polls its connection to the supervisor. No
+//!   process is identified by a PID alone, because a PID can be reused.
 
 use crate::folder::Folder;
-use crate::run::{self, FAILED, Front, Ground, Refusal, Watchers, limit_of_time};
+use crate::run::{self, FAILED, Ground, Refusal, Supervisor, Watchers, limit_of_time};
 use ebb_agent::protocol::ENV_SOCKET;
 use ebb_pager::patience::Patience;
-use ebb_pager::{Config, FrontMessage};
+use ebb_pager::{Config, SupervisorMessage};
 use ebb_sys::process::{self, Pidfd};
 use ebb_sys::socket::Socket;
 use ebb_sys::{inherited, proc, signals};
@@ -26,10 +29,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How often those left of a run without a pager are killed again.
+/// Number of times that the remaining processes of a run without a pager are killed again.
 const KILLS: u32 = 100;
 
-/// Becomes the program, if that can be done. The front, which is another process, does return.
+/// Replaces this process by the program if that succeeds. Returns in the supervisor, which is
+/// another process.
 pub fn start(
     config: Config,
     watchers: Watchers,
@@ -41,8 +45,8 @@ pub fn start(
     let own = std::process::id();
     if own == 1 {
         return Err(failed(
-            "--exec: this is process 1, whose end ends all others, the pager among them; leave --exec out: \
-             `ebb run` passes signals on and adopts orphans as process 1 has to"
+            "--exec: this is process 1, and its end ends all others, the pager too; leave --exec out: `ebb run` \
+             passes signals on and adopts orphans, as process 1 must"
                 .into(),
         ));
     }
@@ -52,28 +56,29 @@ pub fn start(
     let cannot = |what: &str, error| failed(format!("cannot {what}: {error}"));
     let program = Pidfd::open(own).map_err(|error| cannot("watch the program", error))?;
     let (line, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
-    if process::fork_apart().map_err(|error| cannot("start the front", error))? {
+    if process::fork_apart().map_err(|error| cannot("start the supervisor", error))? {
         drop((line, inherited));
         return Ok(watch(config, watchers, ground, own, &program, other));
     }
     drop((other, program, watchers));
     let Ground { signals, limits, nothing, folder } = ground;
-    match FrontMessage::receive(&line) {
-        Ok(FrontMessage::Ready) => {}
-        Ok(FrontMessage::Failed(reason)) => return Err(failed(reason)),
-        _ => return Err(failed("the front ended before the program".into())),
+    match SupervisorMessage::receive(&line) {
+        Ok(SupervisorMessage::Ready) => {}
+        Ok(SupervisorMessage::Failed(reason)) => return Err(failed(reason)),
+        _ => return Err(failed("the supervisor ended before the program started".into())),
     }
     drop((signals, nothing));
-    // The front removes it.
+    // The supervisor removes the folder.
     let folder = std::mem::ManuallyDrop::new(folder);
     let refusal = replace(path, words, &folder, pool_bytes, limits);
-    // EXEC-2: whoever is heard no more has left nothing.
-    let _ = FrontMessage::Failed(refusal.1.clone()).send(&line);
-    let _ = FrontMessage::receive(&line);
+    // EXEC-2: the message and the wait for the end of the connection let the supervisor clean up
+    // before this process reports the error.
+    let _ = SupervisorMessage::Failed(refusal.1.clone()).send(&line);
+    let _ = SupervisorMessage::receive(&line);
     Err(refusal)
 }
 
-/// Becomes the program.
+/// Executes the program in place of this process. Returns only if that fails.
 fn replace(
     path: &Path,
     words: &[OsString],
@@ -87,7 +92,7 @@ fn replace(
     run::not_started(path, &command.exec())
 }
 
-/// The front's life.
+/// Runs the supervisor until the run has ended.
 fn watch(
     config: Config,
     watchers: Watchers,
@@ -98,23 +103,24 @@ fn watch(
 ) -> ExitCode {
     let Ground { signals, nothing, folder, .. } = ground;
     let socket = config.socket.clone();
-    // Children that the process had before are none of the program's.
+    // Children that the process had before do not belong to the run.
     let before = proc::children(pid);
-    let front = Front::start(config, watchers.events, signals, &nothing);
+    let supervisor = Supervisor::start(config, watchers.events, signals, &nothing);
     inherited::leave_streams(&nothing);
-    let mut front = match front {
-        Ok(front) => front,
+    let mut supervisor = match supervisor {
+        Ok(supervisor) => supervisor,
         Err(reason) => {
             drop(folder);
-            // It may have ended.
-            let _ = FrontMessage::Failed(reason).send(&line);
+            // The process may have ended already.
+            let _ = SupervisorMessage::Failed(reason).send(&line);
             return ExitCode::from(FAILED);
         }
     };
-    let _ = FrontMessage::Ready.send(&line);
-    if let Ok(failed) = FrontMessage::receive(&line) {
-        // It could not be executed. Should the pager not hear that, it ends with its line.
-        let Front { mut pager, socket, .. } = front;
+    let _ = SupervisorMessage::Ready.send(&line);
+    if let Ok(failed) = SupervisorMessage::receive(&line) {
+        // The program could not be executed. If this message does not reach the pager, the pager
+        // ends when its connection closes.
+        let Supervisor { mut pager, socket, .. } = supervisor;
         let _ = failed.send(&socket);
         drop(socket);
         let _ = pager.wait();
@@ -122,19 +128,19 @@ fn watch(
         return ExitCode::from(FAILED);
     }
     drop(line);
-    // Should the pager not hear that, it ends with its line.
-    let _ = FrontMessage::Running(pid).send(&front.socket);
-    // Not before: who forks does so with one thread.
+    // If this message does not reach the pager, the pager ends when its connection closes.
+    let _ = SupervisorMessage::Running(pid).send(&supervisor.socket);
+    // Start this thread only now, because a process must have one thread when it forks.
     if let Some(listener) = watchers.metrics {
         run::serve_metrics(listener, socket.clone());
     }
-    let ended = follow(&mut front, pid, program);
+    let ended = follow(&mut supervisor, pid, program);
     if ended.is_ok() {
-        // It has reported, and is about to end: nobody else waits for it.
-        let _ = front.pager.wait();
+        // The pager has written its report and is about to end. No other process waits for it.
+        let _ = supervisor.pager.wait();
     } else {
-        kill(&front, pid, program, &socket, before);
-        front.note_pager_ended(pid);
+        kill(&supervisor, pid, program, &socket, before);
+        supervisor.note_pager_ended(pid);
         let limited = limit_of_time();
         crate::tell(format_args!(
             "the pager ended before the program{limited}; the program was killed"
@@ -143,16 +149,17 @@ fn watch(
     ExitCode::SUCCESS
 }
 
-/// Watches over the program until all of its run has ended. An error if the pager ends before.
-fn follow(front: &mut Front, pid: u32, program: &Pidfd) -> std::io::Result<()> {
+/// Watches the program until its whole run has ended. Returns an error if the pager ends before
+/// that.
+fn follow(supervisor: &mut Supervisor, pid: u32, program: &Pidfd) -> std::io::Result<()> {
     let gone = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
     loop {
         let mut waiting = [
             PollFd::new(program, PollFlags::IN),
-            PollFd::new(&front.socket, PollFlags::IN),
-            PollFd::new(&front.pager_life, PollFlags::IN),
+            PollFd::new(&supervisor.socket, PollFlags::IN),
+            PollFd::new(&supervisor.pager_life, PollFlags::IN),
         ];
-        // Interrupted is as good as woken.
+        // An interrupted poll counts as a wake-up.
         let _ = poll(&mut waiting, None);
         let [ended, spoke, life] = waiting.map(|fd| !fd.revents().is_empty());
         if spoke || life {
@@ -162,11 +169,11 @@ fn follow(front: &mut Front, pid: u32, program: &Pidfd) -> std::io::Result<()> {
             break;
         }
     }
-    FrontMessage::Left(status(pid, program)).send(&front.socket)?;
-    run::hear(&front.socket, &front.pager_life).map(drop)
+    SupervisorMessage::Left(status(pid, program)).send(&supervisor.socket)?;
+    run::hear(&supervisor.socket, &supervisor.pager_life).map(drop)
 }
 
-/// What the program ended with, as a shell shows it, where that can be known.
+/// Returns the program's exit status as a shell shows it, or `None` where it cannot be known.
 pub fn status(pid: u32, program: &Pidfd) -> Option<i32> {
     let mut status = None;
     Patience::Status.sees(|pause| match program.exit_status() {
@@ -182,9 +189,16 @@ pub fn status(pid: u32, program: &Pidfd) -> Option<i32> {
     status.or_else(|| proc::status_of_ended(pid)).map(signals::shown)
 }
 
-/// Nobody serves them any more. Agents kill their processes; here are the others, those that have yet to get one among them.
-pub fn kill(front: &Front, pid: u32, program: &Pidfd, socket: &Path, mut spared: Vec<u32>) {
-    spared.extend([std::process::id(), front.pager.id()]);
+/// Kills the processes of a run whose pager has ended. Agents kill their own processes. This
+/// function kills the others, including processes that do not have an agent yet.
+pub fn kill(
+    supervisor: &Supervisor,
+    pid: u32,
+    program: &Pidfd,
+    socket: &Path,
+    mut spared: Vec<u32>,
+) {
+    spared.extend([std::process::id(), supervisor.pager.id()]);
     for _ in 0..KILLS {
         let mut left = Vec::new();
         let mut next = proc::started_with(ENV_SOCKET, socket.as_os_str());

@@ -1,8 +1,9 @@
-//! `ebb fit`: the smallest limit that keeps a program's slowdown, found by running it.
+//! `ebb fit` finds the smallest limit that keeps a program's slowdown, by running the program.
 //!
-//! First as it is; then with all its memory, how soon a sample of its pages is used again being watched
-//! (`ebb run --sample`), which gives how often each smaller memory would miss; then in the smallest memory that this allows, and
-//! from there up or down. What is told at the end has been run.
+//! The first run is a plain one. The second has all the memory, and a sample of its pages is
+//! watched for reuse (`ebb run --sample`). That gives a curve of the misses with each smaller
+//! memory. The third run gets the smallest memory that the curve allows, and further runs go up or
+//! down from there. The final answer is a size that has been run.
 
 use crate::run::memory_total;
 use crate::{program, size};
@@ -19,35 +20,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a miss costs until that is known, in seconds.
+/// Assumed cost of a miss, in seconds, until a run has measured it.
 const MISS_S: f64 = 40e-6;
-/// Sizes closer than that are the same.
+/// Ratio below which two sizes count as equal.
 const CLOSE: f64 = 1.06;
-/// Beyond what was resident: the watermarks, and what is used otherwise the next time.
+/// Factor over the peak of resident memory: it covers the watermarks and variation between runs.
 const SPARE: f64 = 1.1;
-/// A plain run that takes longer is not made twice.
+/// A plain run that takes longer is not repeated.
 const LONG: Duration = Duration::from_secs(60);
-/// A run that takes so many times what it may is not waited for.
+/// A run is stopped when it takes this many times the allowed time.
 const TOO_SLOW: f64 = 2.0;
 /// Signals that end the search.
 const ENDING: [i32; 4] = [signals::SIGINT, signals::SIGTERM, signals::SIGHUP, signals::SIGQUIT];
-/// How often to look whether it is over.
+/// Interval at which a running program is checked for its end.
 const LOOK: Duration = Duration::from_millis(5);
-/// Lines of what a failed program said that are shown.
+/// Number of lines of a failed program's output that are shown.
 const LINES: usize = 10;
 const MIB: f64 = 1048576.0;
-/// Sizes in the picture.
+/// Number of sizes in the picture.
 const ROWS: usize = 12;
 const BAR: usize = 40;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The program is run several times, so each run must do the same; it reads nothing (or --input), and its output is
-not shown. One that does not end by itself: ebb run --pressure-target instead.
+Ebb runs the program several times, so each run must do the same. Its standard input is empty without --input, and
+its output is not shown. For a program that does not end by itself, use ebb run --pressure-target.
 
-A run that takes twice as long as it may is ended.
+Ebb ends a run that takes twice the permitted time.
 
-The picture has the slowdown that the sample predicts at each size, its 95 % interval, and what runs measured.
+The picture shows the predicted slowdown at each size, its 95 % interval, and the slowdowns that runs measured.
 
 Exit status: 0; 1 if no limit keeps the slowdown; 125 if the program or ebb failed; 128+n if signal n ended it.
 
@@ -56,22 +57,22 @@ Examples:
   ebb fit --slowdown 10% --swap ram -- ./simulate --steps 100
   ebb fit --input data.csv --html fit.html -- sort --parallel=1 -k2")]
 pub struct Arguments {
-    /// How much longer it may take than with all the memory it wants
+    /// Permitted slowdown against a run with all the memory that the program wants
     #[arg(long, value_name = "PERCENT", default_value = "5%")]
     slowdown: String,
-    /// Where pages go that do not fit, as for ebb run
+    /// Tiers for pages that do not fit, as for ebb run
     #[arg(long, value_name = "TIER[,TIER...]", default_value = "ram,file")]
     swap: String,
-    /// Runs in less memory, at most
+    /// Largest number of runs in less memory
     #[arg(long, value_name = "N", default_value = "6", value_parser = clap::value_parser!(u32).range(1..=50))]
     runs: u32,
-    /// What the program reads from its standard input, from the beginning in each run
+    /// File for the program's standard input, read from the start in each run
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
     /// Form of the result on standard output
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// A page with the picture
+    /// Write an HTML page with the picture to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// The program and its arguments
@@ -85,7 +86,7 @@ enum Format {
     Json,
 }
 
-/// What is needed of a run's report.
+/// Fields of a run's report that the search needs.
 #[derive(Deserialize)]
 struct Report {
     peak_resident_bytes: u64,
@@ -96,7 +97,7 @@ struct Report {
 #[derive(Deserialize)]
 struct Faults {
     loaded: u64,
-    rescued: u64,
+    reactivated: u64,
 }
 
 #[derive(Deserialize)]
@@ -113,14 +114,14 @@ struct Point {
     error: u64,
 }
 
-/// A run in less memory.
+/// Result of one run in less memory.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 struct Proof {
     memory_max_bytes: u64,
     slowdown_percent: f64,
 }
 
-/// What is predicted of a size.
+/// Prediction for one size.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 struct Predicted {
     memory_max_bytes: u64,
@@ -129,19 +130,19 @@ struct Predicted {
     error_percent: f64,
 }
 
-/// All that was found.
+/// Result of the search, as it is reported.
 #[derive(Serialize)]
 struct Fit {
     schema: u32,
     command: Vec<String>,
     wanted_slowdown_percent: f64,
     plain_s: f64,
-    /// How far the plain runs are from each other.
+    /// Difference between the two plain runs, in percent.
     noise_percent: f64,
     sampled_slowdown_percent: f64,
     one_page_in: u64,
     peak_bytes: u64,
-    /// The curve says too little below this.
+    /// Size in bytes below which the curve is too coarse to be used.
     grain_bytes: u64,
     miss_us: f64,
     curve: Vec<Predicted>,
@@ -150,7 +151,7 @@ struct Fit {
     slowdown_percent: Option<f64>,
 }
 
-/// Finds the limit.
+/// Finds the limit and shows the result.
 pub fn fit(arguments: &Arguments) -> ExitCode {
     match find(arguments) {
         Ok(fit) => show(&fit, arguments),
@@ -161,7 +162,7 @@ pub fn fit(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Why nothing is found: the exit status, and what to say.
+/// Reason why the search found nothing: the exit status and the message.
 struct Failure {
     status: u8,
     reason: String,
@@ -192,15 +193,15 @@ fn find(arguments: &Arguments) -> Result<Fit, Failure> {
     if let Some(path) = &arguments.html {
         File::create(path).map_err(|error| format!("--html {}: {error}", path.display()))?;
     }
-    // What is made is removed again, and no run goes on.
+    // Signals are taken first, so that the folder is removed and no run goes on after a signal.
     let signals =
         Signals::take(&ENDING).map_err(|error| format!("cannot take signals: {error}"))?;
     let runner = Runner { arguments, path, folder: folder()?, signals };
     let (plain, noise) = runner.plain()?;
     let all = (memory_total() as f64 * 0.9) as u64;
     let (sampled, report) = runner.paged(all, true, Duration::MAX)?;
-    let report = report.ok_or("the run has no report")?;
-    let reuse = report.reuse.ok_or("the run has no curve")?;
+    let report = report.ok_or("the run wrote no report")?;
+    let reuse = report.reuse.ok_or("the report of the run has no miss-ratio curve")?;
     let mut search = Search {
         wanted,
         plain: plain.as_secs_f64(),
@@ -211,11 +212,11 @@ fn find(arguments: &Arguments) -> Result<Fit, Failure> {
     };
     for _ in 0..arguments.runs {
         let Some(bytes) = search.next() else { break };
-        crate::tell(format_args!("in {:.1} MiB ...", bytes as f64 / MIB));
+        crate::tell(format_args!("running in {:.1} MiB ...", bytes as f64 / MIB));
         let most = plain.mul_f64((1.0 + wanted) * TOO_SLOW) + Duration::from_secs(1);
         match runner.paged(bytes, false, most)? {
             (took, Some(report)) => {
-                let fetched = report.faults.loaded + report.faults.rescued;
+                let fetched = report.faults.loaded + report.faults.reactivated;
                 search.note(bytes, took.as_secs_f64(), fetched);
             }
             (took, None) => search.note(bytes, took.as_secs_f64(), 0),
@@ -240,7 +241,7 @@ fn find(arguments: &Arguments) -> Result<Fit, Failure> {
     })
 }
 
-/// A share as it is written: 5%.
+/// Parses a share in percent, as 5%.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     match number {
@@ -249,12 +250,13 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Where reports go, removed again by [`Drop`]. Its name is one that nobody can guess, and prepare.
+/// Folder of the reports, removed by [`Drop`]. The name is random, so that no other user can create
+/// the folder before.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Somebody else has removed it.
+        // An error means that another process has removed the folder.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -263,7 +265,7 @@ fn folder() -> Result<Folder, String> {
     use std::os::unix::fs::DirBuilderExt;
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| format!("no random number: {error}"))?;
+        .map_err(|error| format!("cannot get a random number: {error}"))?;
     let path = std::env::temp_dir().join(format!("ebb-fit-{:016x}", u64::from_ne_bytes(random)));
     std::fs::DirBuilder::new()
         .mode(0o700)
@@ -281,9 +283,9 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// As it is: how long it takes, and how far two runs are from each other.
+    /// Runs the program without Ebb. Returns the time it takes and the difference between two runs.
     fn plain(&self) -> Result<(Duration, f64), Failure> {
-        crate::tell("as it is ...");
+        crate::tell("running without ebb ...");
         let run = || {
             let mut command = Command::new(&self.path);
             command.arg0(&self.arguments.command[0]).args(&self.arguments.command[1..]);
@@ -298,7 +300,8 @@ impl Runner<'_> {
         Ok((less, more.as_secs_f64() / less.as_secs_f64() - 1.0))
     }
 
-    /// In so much memory; without a report where it took longer than `most`, and was ended.
+    /// Runs the program with a limit of `bytes`. Returns no report if the run takes longer than
+    /// `most` and is stopped.
     fn paged(
         &self,
         bytes: u64,
@@ -306,7 +309,7 @@ impl Runner<'_> {
         most: Duration,
     ) -> Result<(Duration, Option<Report>), Failure> {
         if sample {
-            crate::tell("with all its memory, a sample of it being watched ...");
+            crate::tell("running with all its memory, to sample its pages ...");
         }
         let to = self.folder.0.join("report");
         let mut command = Command::new("/proc/self/exe");
@@ -320,13 +323,14 @@ impl Runner<'_> {
         if !ended {
             return Ok((took, None));
         }
-        let text = std::fs::read(&to).map_err(|error| format!("the report: {error}"))?;
-        let report =
-            serde_json::from_slice(&text).map_err(|error| format!("the report: {error}"))?;
+        let text =
+            std::fs::read(&to).map_err(|error| format!("cannot read the report: {error}"))?;
+        let report = serde_json::from_slice(&text)
+            .map_err(|error| format!("cannot read the report: {error}"))?;
         Ok((took, Some(report)))
     }
 
-    /// How long it takes, and whether it came to its end within `most`.
+    /// Runs `command`. Returns the time it takes and whether it ended within `most`.
     fn time(&self, mut command: Command, most: Duration) -> Result<(Duration, bool), Failure> {
         let cannot = |error: std::io::Error| format!("{}: {error}", self.path.display());
         let said = self.folder.0.join("said");
@@ -358,7 +362,8 @@ impl Runner<'_> {
         if status.success() { Ok((took, true)) } else { Err(self.failed(status, &said).into()) }
     }
 
-    /// A signal ends the search, and with it the run, which is given a while for that.
+    /// Passes a signal on to the run and returns the failure to report. Kills the run if it does
+    /// not end in time.
     fn end(&self, child: &mut Child, signal: Signal) -> Failure {
         if !signal.from_terminal {
             signals::send(child.id(), signal.number);
@@ -368,17 +373,17 @@ impl Runner<'_> {
             !matches!(child.try_wait(), Ok(None))
         };
         if !Patience::Ending.sees(&mut has_ended) {
-            // What fails has ended by itself.
+            // These calls fail only if the run has ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
-        let reason = format!("ended by signal {}, before anything was found", signal.number);
+        let reason = format!("signal {} ended the search before it found a limit", signal.number);
         Failure { status: 128 + signal.number as u8, reason }
     }
 
     fn failed(&self, status: ExitStatus, said: &Path) -> String {
         let mut text = Vec::new();
-        // What it said is worth showing if it can be read.
+        // An unreadable output is left out of the message.
         let _ = File::open(said).and_then(|mut file| file.read_to_end(&mut text));
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
@@ -387,7 +392,7 @@ impl Runner<'_> {
             (None, signal) => format!("signal {}", signal.unwrap_or(0)),
         };
         let mut out = format!(
-            "{} ended with {how}, so nothing is found; each run must end well by itself. It said:",
+            "{} ended with {how}, so the search stops; each run must end with status 0. Its messages:",
             self.path.display()
         );
         for line in &lines[lines.len().saturating_sub(LINES)..] {
@@ -397,20 +402,20 @@ impl Runner<'_> {
     }
 }
 
-/// Which size is tried next.
+/// State of the search: the runs made and the choice of the next size.
 struct Search {
     wanted: f64,
-    /// Seconds of a plain run.
+    /// Duration of a plain run, in seconds.
     plain: f64,
     peak: u64,
-    /// What a miss costs, in seconds.
+    /// Cost of a miss, in seconds.
     miss_s: f64,
     curve: Vec<Point>,
     runs: Vec<Proof>,
 }
 
 impl Search {
-    /// Misses with so much memory, and half of their interval.
+    /// Returns the misses that the curve predicts for `bytes` and half of their 95 % interval.
     fn misses(&self, bytes: f64) -> (f64, f64) {
         let point = self.curve.iter().find(|point| point.bytes as f64 >= bytes);
         point.map_or((0.0, 0.0), |point| (point.misses as f64, point.error as f64))
@@ -426,14 +431,14 @@ impl Search {
         }
     }
 
-    /// The smallest size that should keep the slowdown.
+    /// Returns the smallest size that should keep the slowdown by the curve.
     fn guess(&self) -> f64 {
         let keeps = |point: &&Point| point.misses as f64 * self.miss_s <= self.wanted * self.plain;
         let found = self.curve.iter().find(keeps).map_or(self.peak, |point| point.bytes);
         (found as f64).clamp(ebb_pager::MEMORY_MIN_BYTES as f64, self.peak as f64 * SPARE)
     }
 
-    /// The smallest size that kept it, the largest that did not.
+    /// Returns the run with the smallest size that kept the slowdown.
     fn best(&self) -> Option<Proof> {
         let kept = |proof: &&Proof| proof.slowdown_percent <= self.wanted * 100.0;
         let smallest = |a: &&Proof, b: &&Proof| a.memory_max_bytes.cmp(&b.memory_max_bytes);
@@ -454,7 +459,7 @@ impl Search {
             (None, None) => guess,
             (None, Some(best)) => {
                 let best = best.memory_max_bytes as f64;
-                // Less than was kept: by the curve, and at least by a tenth.
+                // The next size is the curve's, but at least a tenth smaller than the best size.
                 guess.clamp(best / 2.0, best / 1.1)
             }
             (Some(worst), None) => {
@@ -462,7 +467,8 @@ impl Search {
                 if worst >= most / CLOSE {
                     return None;
                 }
-                // Halfway to all of it, as sizes go, unless the curve wants more.
+                // The next size is the geometric mean of the worst and the greatest size, or more
+                // if the curve says so.
                 guess.max((worst * most).sqrt()).min(most)
             }
             (Some(worst), Some(best)) => {
@@ -471,7 +477,7 @@ impl Search {
                     return None;
                 }
                 let middle = (worst * best).sqrt();
-                // By the curve where that lies well between them.
+                // The curve decides if its size lies well between the two.
                 if guess > worst * 1.02 && guess < best / 1.02 { guess } else { middle }
             }
         };
@@ -480,20 +486,21 @@ impl Search {
         (!tried).then_some(size)
     }
 
-    /// A run in `bytes` took so many seconds, and fetched so many pages.
+    /// Records that a run in `bytes` took `took` seconds and fetched `fetched` pages.
     fn note(&mut self, bytes: u64, took: f64, fetched: u64) {
         let slowdown = took / self.plain - 1.0;
         self.runs.push(Proof { memory_max_bytes: bytes, slowdown_percent: slowdown * 100.0 });
-        // What a miss of the curve costs here, pages fetched together included. A few say nothing: what is lost is the start.
+        // Cost of one miss of the curve in this run, with pages that are fetched together. A few
+        // misses show nothing, because the loss is then the start-up.
         let (misses, error) = self.misses(bytes as f64);
         let lost = took - self.plain;
         if misses > 4.0 * error && fetched > 0 && misses * MISS_S > 0.01 * self.plain {
-            // One run on a busy machine changes it by so much only.
+            // One run on a busy machine changes the cost by these factors at most.
             self.miss_s = (lost / misses).clamp(self.miss_s / 2.0, self.miss_s * 4.0);
         }
     }
 
-    /// The curve at a few sizes, smallest first.
+    /// Returns predictions for a few sizes, the smallest first.
     fn rows(&self) -> Vec<Predicted> {
         let (least, most) = (ebb_pager::MEMORY_MIN_BYTES as f64, self.peak as f64);
         let low = (most / 16.0).max(least).min(most);
@@ -527,7 +534,7 @@ fn text(fit: &Fit) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "It takes {:.2} s as it is, and has {} at most.\n\n{:>12}  {:<22} slowdown",
+        "The program takes {:.2} s without ebb, and {} of memory at its peak.\n\n{:>12}  {:<22} slowdown",
         fit.plain_s,
         mib(fit.peak_bytes),
         "memory",
@@ -557,7 +564,7 @@ fn text(fit: &Fit) -> String {
     if fit.noise_percent > fit.wanted_slowdown_percent / 2.0 {
         let _ = writeln!(
             out,
-            "Two runs as it is differ by {:.1} %: on a machine as busy as this one the slowdown is not known better.",
+            "Two runs without ebb differ by {:.1} %; on a machine as busy as this the slowdown is not known better.",
             fit.noise_percent
         );
     }
@@ -566,7 +573,8 @@ fn text(fit: &Fit) -> String {
             let share = bytes as f64 * 100.0 / fit.peak_bytes as f64;
             let _ = writeln!(
                 out,
-                "{} keeps {} % ({share:.0} % of what it has; measured: {slowdown:.1} %):\n  ebb run --memory-max {} -- {}",
+                "{} keeps the slowdown within {} % ({share:.0} % of the peak; measured: {slowdown:.1} %):\n  \
+                 ebb run --memory-max {} -- {}",
                 mib(bytes),
                 fit.wanted_slowdown_percent,
                 size::whole(bytes),
@@ -576,7 +584,8 @@ fn text(fit: &Fit) -> String {
         _ => {
             let _ = writeln!(
                 out,
-                "No limit that was tried keeps {} %. More of the time: --slowdown 20%; more tries: --runs 12.",
+                "No limit that was tried keeps the slowdown within {} %. Permit more (--slowdown 20%) or more \
+                 runs (--runs 12).",
                 fit.wanted_slowdown_percent
             );
         }
@@ -622,7 +631,8 @@ fn page(fit: &Fit) -> String {
 mod tests {
     use super::*;
 
-    /// A program that misses as often as `misses` says of a size, which costs it `cost` each time.
+    /// Searches for a program that misses `misses(MiB)` times at each size, at `cost` seconds a
+    /// miss.
     fn found(misses: impl Fn(u64) -> u64, cost: f64, wanted: f64) -> (Option<u64>, usize) {
         const MIB: u64 = 1 << 20;
         let point = |mib: u64| Point { bytes: mib * MIB, misses: misses(mib), error: 0 };
@@ -645,7 +655,8 @@ mod tests {
 
     #[test]
     fn the_smallest_size_that_keeps_the_slowdown_is_found_in_few_runs() {
-        // 0.5 s of 10 may be lost. A cliff at 200 MiB; a slope; misses that cost a fifth or five times of what is assumed.
+        // Of 10 s, 0.5 s may be lost. Tested are a cliff at 200 MiB and a slope. A miss costs a
+        // fifth of the assumed cost, the assumed cost, or five times that.
         for cost in [8e-6, 40e-6, 200e-6] {
             let (size, runs) = found(|mib| if mib < 200 { 1_000_000 } else { 0 }, cost, 0.05);
             assert!(

@@ -1,22 +1,25 @@
-//! The folder of a run: where the agent lies that programs load, and the socket at which they find their
-//! pager.
+//! The folder of a run. It holds the agent that programs load and the socket of the pager.
 //!
-//! Its name says which run it is of, so that `ebb stat PID` finds it: `ebb-PID-` and a number nobody can guess.
+//! The name identifies the run, so that `ebb stat PID` finds it: `ebb-PID-` and a random number
+//! that nobody can guess.
 //!
-//! * FOLDER-1: a folder is made and never taken over: nobody can have prepared it.
-//! * FOLDER-2: a place is used only if nobody else can rename or replace what lies in it: it belongs to this user
-//!   or to root, and whoever else may write there is held back by the sticky bit.
-//! * FOLDER-3: nothing of another user's is ever connected to or removed.
-//! * FOLDER-4: others may load the agent, whose name they know from their environment: root's programs may start others
-//!   as another user, and for root a place that others cannot reach is none. They can list nothing, and the
-//!   socket is its owner's.
-//! * FOLDER-5: it is locked (`flock`) as long as its run lasts: what removes old files from such places leaves it.
-//! * FOLDER-6: an environment may be kept for longer than its run lasts (a job queue, an editor), and `LD_PRELOAD` in it names the
-//!   agent: the places come first where nobody but this user or root can make that name again.
+//! * FOLDER-1: a folder is always created and never taken over, so no other user can have prepared
+//!   it.
+//! * FOLDER-2: a directory is used only if no other user can rename or replace entries in it. It
+//!   belongs to this user or to root. If others may write to it, it has the sticky bit.
+//! * FOLDER-3: Ebb never connects to or removes anything of another user.
+//! * FOLDER-4: other users may load the agent, whose path they know from their environment. Root's
+//!   programs may start others as another user, so root uses only a directory that others can
+//!   reach. Others cannot list the folder, and the socket is its owner's.
+//! * FOLDER-5: the folder is locked (`flock`) as long as the run lasts, so that programs that
+//!   remove old files spare it.
+//! * FOLDER-6: an environment may outlast the run (a job queue, an editor), and `LD_PRELOAD` in it
+//!   names the agent. Directories where only this user or root can create that name again come
+//!   first.
 
 use crate::inject;
 use crate::line::{ask, connect};
-use ebb_agent::protocol::GREET_STAT;
+use ebb_agent::protocol::HELLO_STAT;
 use ebb_pager::inject::IMAGE_NAME;
 use ebb_pager::patience::Patience;
 use ebb_pager::{MEMBER, PROGRAM};
@@ -31,25 +34,27 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The agent, as built beside this binary.
+/// The agent's shared object, built together with this binary.
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libebb_agent.so"));
 const AGENT_NAME: &str = "agent.so";
 const SOCKET: &str = "socket";
-/// A socket's path holds 107 bytes; this is what follows the place.
+/// Longest path of a directory for run folders. A socket's path holds 107 bytes, of which the run
+/// folder takes the rest.
 const PLACE_MAX: usize = 107 - "/ebb-4194304-0123456789abcdef/agent.so".len();
-/// A folder at which nobody listens for so long is a killed run's.
+/// Age after which a folder without a listening pager belongs to a killed run.
 const LEFT_FOR: Duration = Duration::from_secs(600);
 
-/// The folder; removed at the end of the run.
+/// The folder of a run; removed at the end of the run.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Locked (FOLDER-5).
+    /// Descriptor that holds the lock (FOLDER-5).
     _held: OwnedFd,
 }
 
 impl Folder {
-    /// Makes it, in the first place that will do: that of the run by this front, or of this process that it attaches to.
+    /// Creates the folder in the first directory that will do. `number` is the PID of the
+    /// supervisor, or of the process that is attached to.
     pub fn create(number: u32) -> Result<Self> {
         let mut reasons = Vec::new();
         for place in places() {
@@ -72,9 +77,9 @@ impl Folder {
         let path = place.join(format!("{}{random:016x}", prefix(number)));
         std::fs::DirBuilder::new().mode(0o711).create(&path)?;
         let held = hold(&path, FlockOperation::NonBlockingLockShared)?;
-        // Dropped, and so removed, if the rest fails.
+        // From here on `Drop` removes the folder if a later step fails.
         let folder = Self { path, _held: held };
-        // Whatever the umask says.
+        // Set explicitly, because the umask may have removed bits.
         std::fs::set_permissions(&folder.path, PermissionsExt::from_mode(0o711))?;
         for (path, content) in [(folder.agent(), AGENT), (folder.image(), inject::IMAGE)] {
             let mut file =
@@ -85,17 +90,17 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The agent, ready to be loaded.
+    /// Returns the path of the agent's shared object.
     pub fn agent(&self) -> PathBuf {
         self.path.join(AGENT_NAME)
     }
 
-    /// The agent for programs without a loader ([`inject`]).
+    /// Returns the path of the agent's image for programs without a loader ([`inject`]).
     pub fn image(&self) -> PathBuf {
         self.path.join(IMAGE_NAME)
     }
 
-    /// Where the pager is to listen.
+    /// Returns the path of the pager's socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
@@ -107,14 +112,15 @@ impl Drop for Folder {
     }
 }
 
-/// A line to the run whose front is process `front`, if that is a run of this user's.
-pub fn line_to(front: u32) -> Result<Option<Socket>> {
-    let prefix = prefix(front);
+/// Connects to the run whose supervisor is process `supervisor`, if that is a run of this user.
+pub fn line_to(supervisor: u32) -> Result<Option<Socket>> {
+    let prefix = prefix(supervisor);
     for place in places().filter(|place| usable(place).is_ok()) {
         for path in own_folders(&place, |name| name.starts_with(prefix.as_bytes())) {
             match connect(&path.join(SOCKET), Patience::Answer) {
-                // Its number can be another's in another process namespace, and a killed run's.
-                Ok(line) if is_below(&line, front) => return Ok(Some(line)),
+                // The number can belong to another process in another PID namespace, or to a killed
+                // run.
+                Ok(line) if is_below(&line, supervisor) => return Ok(Some(line)),
                 Ok(_) => {}
                 Err(error) if nobody_listens(&error) => {}
                 Err(error) => return Err(error),
@@ -124,12 +130,12 @@ pub fn line_to(front: u32) -> Result<Option<Socket>> {
     Ok(None)
 }
 
-/// Whether the one who listens is a child of that front.
-fn is_below(line: &Socket, front: u32) -> bool {
-    line.peer().ok().and_then(proc::parent) == Some(front)
+/// Returns whether the listening process is a child of that supervisor.
+fn is_below(line: &Socket, supervisor: u32) -> bool {
+    line.peer().ok().and_then(proc::parent) == Some(supervisor)
 }
 
-/// This user's runs, each by the number in its name and the path of its socket.
+/// Returns the runs of this user, each as the number in its name and the path of its socket.
 fn sockets() -> Vec<(u32, PathBuf)> {
     let named = places()
         .filter(|place| usable(place).is_ok())
@@ -138,25 +144,26 @@ fn sockets() -> Vec<(u32, PathBuf)> {
     named.filter_map(|path| Some((number(&path)?, path.join(SOCKET)))).collect()
 }
 
-/// What the run at `socket` answers, if its front is not the process whose number it has: that is its program
-/// (`--exec`). Of another process namespace, where numbers mean something else, it is not asked. An error is that of a run
-/// that does not answer.
+/// Asks the run at `socket` if its supervisor is not the process with the number in the name. That
+/// number is then the program's (`--exec`). A run of another PID namespace is not asked, because
+/// PIDs differ there. Returns an error if the run does not answer in time.
 fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Result<Option<String>> {
     let answer = connect(socket, Patience::Glance).and_then(|line| {
         if is_below(&line, *number) || !proc::is_of_this_namespace(line.peer()?) {
             return Ok(Vec::new());
         }
-        ask(&line, GREET_STAT, request, Some(Patience::Glance))
+        ask(&line, HELLO_STAT, request, Some(Patience::Glance))
     });
     match answer {
         Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
-        // It has ended.
+        // The run has ended.
         Err(_) => Ok(None),
         Ok(text) => Ok((!text.is_empty()).then(|| String::from_utf8_lossy(&text).into_owned())),
     }
 }
 
-/// A line to the run that has process `pid` in it, of those that are not below their fronts.
+/// Connects to the run that contains process `pid`. Looks only at runs whose pager is no child of
+/// the numbered process.
 pub fn line_of_member(pid: u32) -> Result<Option<(u32, Socket)>> {
     let mut late = None;
     for run in sockets() {
@@ -171,7 +178,8 @@ pub fn line_of_member(pid: u32) -> Result<Option<(u32, Socket)>> {
     late.map_or(Ok(None), Err)
 }
 
-/// The numbers of this user's runs: their fronts', or those of their programs.
+/// Returns the numbers of this user's runs: the PID of each supervisor, or of the program with
+/// `--exec`.
 pub fn runs() -> Vec<u32> {
     let number = |run: (u32, PathBuf)| match ask_apart(&run, PROGRAM) {
         Ok(Some(answer)) => answer.parse().ok(),
@@ -183,12 +191,12 @@ pub fn runs() -> Vec<u32> {
     numbers
 }
 
-/// How the names of a run's folders begin.
-fn prefix(front: u32) -> String {
-    format!("ebb-{front}-")
+/// Returns the beginning of the names of a run's folders.
+fn prefix(supervisor: u32) -> String {
+    format!("ebb-{supervisor}-")
 }
 
-/// Where folders may be, the best first (FOLDER-6).
+/// Returns the directories for run folders, the best first (FOLDER-6).
 fn places() -> impl Iterator<Item = PathBuf> {
     let named = |variable: &str| {
         std::env::var_os(variable).filter(|place| !place.is_empty()).map(PathBuf::from)
@@ -205,22 +213,22 @@ fn places() -> impl Iterator<Item = PathBuf> {
     named("XDG_RUNTIME_DIR").into_iter().chain(own).chain(common)
 }
 
-/// Why nothing can be put there, if so (FOLDER-2).
+/// Checks that a run folder can be created in `place` (FOLDER-2). The error says why it cannot.
 fn usable(place: &Path) -> std::result::Result<(), String> {
     let bytes = place.as_os_str().as_bytes();
     if !place.is_absolute() {
-        return Err("not a full path".into());
+        return Err("not an absolute path".into());
     }
     if bytes.len() > PLACE_MAX {
         return Err(format!("longer than {PLACE_MAX} bytes, too long for a socket in it"));
     }
-    // LD_PRELOAD is split there.
+    // The loader splits LD_PRELOAD at these bytes.
     if bytes.iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
-        return Err("a space or a colon in it".into());
+        return Err("the path has a space or a colon".into());
     }
-    // The agent's loader expands these.
+    // The loader of the agent expands `$`.
     if bytes.contains(&b'$') {
-        return Err("a $ in it".into());
+        return Err("the path has a $".into());
     }
     let stat = rustix::fs::stat(place).map_err(|error| error.to_string())?;
     let user = rustix::process::geteuid();
@@ -235,7 +243,7 @@ fn usable(place: &Path) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Whether every user gets to what lies in a place (FOLDER-4).
+/// Returns whether every user can reach the entries of a directory (FOLDER-4).
 fn others_reach(place: &Path) -> bool {
     const OTHERS_SEARCH: u32 = 0o001;
     let Ok(place) = place.canonicalize() else { return false };
@@ -255,12 +263,13 @@ fn safe(stat: &Stat, user: u32) -> std::result::Result<(), String> {
         return Err("belongs to another user".into());
     }
     if stat.st_mode & OTHERS_WRITE != 0 && stat.st_mode & STICKY == 0 {
-        return Err("others may rename what is in it (chmod +t)".into());
+        return Err("other users may rename its entries (chmod +t)".into());
     }
     Ok(())
 }
 
-/// The folders of runs in a place that belong to this user, and that nobody else can write to (FOLDER-3).
+/// Returns the run folders in `place` that belong to this user and that no other user can write to
+/// (FOLDER-3).
 fn own_folders(place: &Path, named: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
     let user = rustix::process::geteuid().as_raw();
@@ -275,7 +284,7 @@ fn own_folders(place: &Path, named: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(own).collect()
 }
 
-/// Removes what killed runs of this user left.
+/// Removes the folders of this user's killed runs.
 fn sweep(place: &Path) {
     for path in own_folders(place, is_a_runs) {
         let changed = path.metadata().and_then(|metadata| metadata.modified());
@@ -291,7 +300,7 @@ fn sweep(place: &Path) {
     }
 }
 
-/// A descriptor of a folder, locked until it is closed.
+/// Returns a descriptor of a folder. The lock lasts until the descriptor is closed.
 fn hold(folder: &Path, how: FlockOperation) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::open(folder, flags, Mode::empty())?;
@@ -299,7 +308,8 @@ fn hold(folder: &Path, how: FlockOperation) -> Result<OwnedFd> {
     Ok(held)
 }
 
-/// Removes a run's folder, and nothing that is not a run's. It takes no descriptor. Already gone is as good.
+/// Removes the folder of a run and only the files of a run in it. Needs no descriptor. A folder
+/// that is gone is no error.
 fn remove(folder: &Path) {
     for name in [AGENT_NAME, IMAGE_NAME, SOCKET] {
         let _ = std::fs::remove_file(folder.join(name));
@@ -307,16 +317,18 @@ fn remove(folder: &Path) {
     let _ = std::fs::remove_dir(folder);
 }
 
-/// Whether a folder of this name is a run's: `ebb-`, a process, and 16 hexadecimal digits.
+/// Returns whether `name` is that of a run's folder: `ebb-`, a PID, and 16 hexadecimal digits.
 fn is_a_runs(name: &[u8]) -> bool {
     let rest = OsStr::from_bytes(name).to_str().and_then(|name| name.strip_prefix("ebb-"));
-    let Some((front, random)) = rest.and_then(|rest| rest.split_once('-')) else { return false };
-    front.parse::<u32>().is_ok()
+    let Some((supervisor, random)) = rest.and_then(|rest| rest.split_once('-')) else {
+        return false;
+    };
+    supervisor.parse::<u32>().is_ok()
         && random.len() == 16
         && random.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether a socket that cannot be connected to is none, or one that nobody listens at.
+/// Returns whether the error means that there is no socket or that no process listens at it.
 fn nobody_listens(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
@@ -325,7 +337,7 @@ fn nobody_listens(error: &Error) -> bool {
 mod tests {
     use super::*;
 
-    /// The image of the agent was forgotten, and each run left its folder behind.
+    /// Shows that a run leaves no folder behind: the agent's image is removed, too.
     #[test]
     fn nothing_is_left_of_a_folder() {
         let place = tempfile::tempdir().expect("a folder");
@@ -336,7 +348,8 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// What cleans /tmp by age (systemd-tmpfiles) and the next run leave what is locked.
+    /// Shows that systemd-tmpfiles, which cleans /tmp by age, and the next run spare a locked
+    /// folder.
     #[test]
     fn the_folder_of_a_run_is_locked_while_it_lasts() {
         let place = tempfile::tempdir().expect("a folder");
@@ -364,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_place_that_others_cannot_reach_is_told_apart() {
-        // TMPDIR may lie where nobody reaches it.
+        // TMPDIR may lie in a directory that other users cannot reach.
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let inner = folder.path().join("inner");
         let set = |mode| {

@@ -1,6 +1,8 @@
-//! Starts a program that has no loader to bring the agent: it stands at its first instruction until that is there.
+//! Starts a program whose loader cannot bring the agent. The program stands at its first
+//! instruction until the agent is in place.
 //!
-//! What cannot have the agent runs without, and is told of as any other static program.
+//! A program that cannot have the agent runs without it. The run reports it like any other static
+//! program.
 
 use ebb_pager::inject;
 use ebb_sys::tracee::stand_at_start;
@@ -8,11 +10,11 @@ use std::io;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// The agent for it.
+/// The agent's image.
 pub const IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.image"));
 
-/// Starts the program that `command` makes, with the agent whose image lies in file `image`; where that cannot be traced
-/// (it is already, or may not be), without.
+/// Starts the program of `command` with the agent from file `image`. Starts it without the agent if
+/// it cannot be traced, because it is traced already or tracing is not permitted.
 pub fn spawn(command: impl Fn() -> Command, image: &Path) -> io::Result<Child> {
     let mut traced = command();
     stand_at_start(&mut traced);
@@ -21,11 +23,11 @@ pub fn spawn(command: impl Fn() -> Command, image: &Path) -> io::Result<Child> {
             let put = inject::at_start(program.id(), image);
             (program, put)
         }
-        // If that was not why, it is said now.
+        // If tracing was not the reason, this second attempt reports the real error.
         Err(error) => (command().spawn()?, Err(error)),
     };
     if let Err(error) = put {
-        crate::tell(format_args!("the agent cannot be put into the program (ptrace): {error}"));
+        crate::tell(format_args!("cannot put the agent into the program (ptrace): {error}"));
     }
     Ok(program)
 }

@@ -1,15 +1,15 @@
-//! A command's line to the pager of a run: the request, and the answer.
+//! Connection of a command to the pager of a run: sends the request and reads the answer.
 
-use ebb_agent::protocol::{Greeting, MAGIC, VERSION};
+use ebb_agent::protocol::{Hello, MAGIC, VERSION};
 use ebb_pager::patience::Patience;
 use ebb_sys::socket::Socket;
 use std::io::{ErrorKind, Result};
 use std::path::Path;
 
-/// The longest answer.
+/// Length of the longest answer, in bytes.
 const ANSWER_MAX: usize = 64 << 10;
 
-/// A line to the pager that listens at `socket`.
+/// Connects to the pager that listens at `socket`.
 pub fn connect(socket: &Path, patience: Patience) -> Result<Socket> {
     let mut line = Ok(None);
     patience.sees(|pause| {
@@ -23,7 +23,8 @@ pub fn connect(socket: &Path, patience: Patience) -> Result<Socket> {
     line?.ok_or_else(|| ErrorKind::TimedOut.into())
 }
 
-/// Asks over a line that nobody else uses, and waits for the answer: without end where no patience is given.
+/// Sends a request over a connection of the caller's own and waits for the answer. Waits without
+/// limit if `patience` is `None`.
 pub fn converse(
     line: &Socket,
     kind: u32,
@@ -37,10 +38,10 @@ pub fn converse(
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// The answer as it comes: none from a run that has ended meanwhile.
+/// Sends a request and returns the raw answer. The answer is empty if the run has ended meanwhile.
 pub fn ask(line: &Socket, kind: u32, request: &str, patience: Option<Patience>) -> Result<Vec<u8>> {
-    let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
-    line.send(&[&greeting.to_bytes()[..], request.as_bytes()].concat(), &[])?;
+    let hello = Hello { magic: MAGIC, version: VERSION, kind, ..Hello::default() };
+    line.send(&[&hello.to_bytes()[..], request.as_bytes()].concat(), &[])?;
     if patience.is_some_and(|patience| !patience.sees(|pause| line.is_ready_within(pause))) {
         return Err(ErrorKind::TimedOut.into());
     }
@@ -50,7 +51,7 @@ pub fn ask(line: &Socket, kind: u32, request: &str, patience: Option<Patience>) 
     Ok(bytes)
 }
 
-/// What is said of a run that does not answer.
+/// Returns the message about a run that does not answer.
 pub fn no_answer(error: std::io::Error) -> String {
     format!("the run does not answer: {error}")
 }

@@ -1,7 +1,8 @@
-//! `ebb lru-gen`: shows the generations of a run and passes commands to it, over its socket.
+//! `ebb lru-gen` shows the generations of a run and passes commands to it, over the socket of the
+//! run.
 
 use crate::stat::ask;
-use ebb_agent::protocol::GREET_LRU_GEN;
+use ebb_agent::protocol::HELLO_LRU_GEN;
 use ebb_pager::{DONE, REFUSED};
 use std::process::ExitCode;
 
@@ -9,14 +10,14 @@ use std::process::ExitCode;
 #[command(after_help = "\
 The text and the commands are those of the kernel's /sys/kernel/debug/lru_gen: for each generation
 its number, its age in milliseconds and its anonymous and file pages (pages on probation are counted
-with the oldest). --full adds, for each access tier, what came back, left and was protected.
+with the oldest). --full adds, for each access tier, the pages that came back, left and were protected.
 
 Commands, several with commas between them:
   + MEMCG NODE GENERATION [SWAPPINESS [FORCE]]   opens a new generation; GENERATION exists
-  - MEMCG NODE GENERATION [SWAPPINESS [PAGES]]   evicts generations up to this one, so many pages
+  - MEMCG NODE GENERATION [SWAPPINESS [PAGES]]   evicts generations up to this one, PAGES pages
                                                  at most; not the two youngest
-There is one memcg, 1, and one node, 0. Ebb cannot read accessed bits of a running program: a page is
-found young when the program touches it after it was moved out of sight.
+There is one memcg, 1, and one node, 0. Ebb cannot read accessed bits of a running program: a page
+counts as young when the program faults on it after Ebb has unmapped it.
 
 Exit status: 0, or 1 if PID belongs to no run of yours or the command was refused.
 
@@ -30,26 +31,26 @@ pub struct Arguments {
     /// Any process of the run, or the `ebb run` itself
     #[arg(value_name = "PID")]
     pid: u32,
-    /// A command, or several
+    /// One or more commands
     #[arg(value_name = "COMMAND", allow_hyphen_values = true, conflicts_with_all = ["full", "enabled"])]
     command: Option<String>,
     /// Show tiers too
     #[arg(long)]
     full: bool,
-    /// Show which parts are in use (1: the multi-gen LRU, 2: walks, 4: non-leaf bits), or set them: y, n
-    /// or a sum of these numbers
+    /// Show which parts are in use (1: the multi-gen LRU, 2: page-table walks, 4: non-leaf bits),
+    /// or set them: y, n or a sum of these numbers
     #[arg(long, value_name = "VALUE", num_args = 0..=1, default_missing_value = "", conflicts_with = "full")]
     enabled: Option<String>,
 }
 
 impl Arguments {
-    /// What to ask for.
+    /// Returns the request to send.
     fn request(&self) -> Result<String, String> {
         if let Some(command) = &self.command {
             let command = command.trim();
             if !command.starts_with(['+', '-']) {
                 return Err(format!(
-                    "'{command}' is no command; it begins with + (age) or - (evict): ebb lru-gen --help"
+                    "'{command}' is no command; write + (age) or - (evict) first; see ebb lru-gen --help"
                 ));
             }
             return Ok(command.to_owned());
@@ -61,11 +62,11 @@ impl Arguments {
     }
 }
 
-/// Shows them, or has a command carried out.
+/// Shows the generations, or passes a command on.
 pub fn lru_gen(arguments: &Arguments) -> ExitCode {
     let answer = arguments
         .request()
-        .and_then(|request| ask(arguments.pid, GREET_LRU_GEN, &request))
+        .and_then(|request| ask(arguments.pid, HELLO_LRU_GEN, &request))
         .and_then(|answer| match answer.strip_prefix(REFUSED) {
             Some(reason) => Err(reason.to_owned()),
             None => Ok(answer),
@@ -74,7 +75,7 @@ pub fn lru_gen(arguments: &Arguments) -> ExitCode {
         Ok(text) => {
             use std::io::Write;
             let text = if text == DONE { "" } else { &text };
-            // A reader that has seen enough is no failure.
+            // A closed pipe is no failure: the reader has seen enough.
             let _ = std::io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }

@@ -30,7 +30,7 @@ use ebb_sys::limits::Limit;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-/// The version, and the commit that it was built from where git knew it.
+/// The version, with the commit of the build if git was available.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let commit = ebb_lab::experiment::score::COMMIT.map(|commit| format!(" ({commit})"));
     format!("{}{}", env!("CARGO_PKG_VERSION"), commit.unwrap_or_default())
@@ -66,30 +66,30 @@ struct Arguments {
 enum Command {
     /// Run an unmodified program in less memory than it wants
     Run(run::Arguments),
-    /// Put a process that runs already under a limit, until it is given back
+    /// Put a running process under a limit until it is given back
     Attach(attach::Arguments),
-    /// Give a process that was attached to all of its memory back
+    /// Give an attached process all of its memory back
     Detach(attach::DetachArguments),
-    /// Find the smallest limit that keeps a program's slowdown, by running it
+    /// Find the smallest limit that keeps a program within a given slowdown, by running it
     Fit(fit::Arguments),
     /// Show your runs
     Ps(ps::Arguments),
-    /// Watch your runs, or one of them, on a whole screen
+    /// Watch your runs, or one of them, on a full screen
     #[cfg(feature = "top")]
     Top(top::Arguments),
     /// Show the figures of a run while it lasts
     Stat(stat::Arguments),
-    /// Change what a run may have while it lasts
+    /// Change the limits of a running run
     Set(set::Arguments),
     /// Show a run's generations; age and evict them by command
     #[command(name = "lru-gen")]
     LruGen(lru_gen::Arguments),
-    /// Say what this machine offers, what is missing, and how to get it
+    /// Show what this machine supports, what is missing, and how to get it
     Doctor(doctor::Arguments),
     /// Write the manual pages
     #[cfg(feature = "manual")]
     Man(pages::ManArguments),
-    /// Write what a shell completes commands and options by
+    /// Write the completion script for a shell
     #[cfg(feature = "manual")]
     Completions(pages::CompletionArguments),
     /// Measure reclaim: replay page traces, draw miss-ratio curves
@@ -105,13 +105,14 @@ enum Command {
     Pager,
 }
 
-/// What Ebb's own code needs: reading the arguments alone takes more than some programs run in.
+/// Stack in bytes that Ebb's own code needs. Parsing the arguments alone takes more than the stack
+/// limit of some programs.
 const STACK: usize = 1 << 20;
 
 fn main() -> ExitCode {
-    // Before anything is opened that an argument names.
+    // Capabilities go first, before any file that an argument names is opened.
     if let Err(error) = ebb_sys::rights::lay_down() {
-        tell(format_args!("cannot put capabilities aside: {error}"));
+        tell(format_args!("cannot clear the effective capabilities: {error}"));
         return ExitCode::from(125);
     }
     let is_small = Limit::Stack.now().is_some_and(|bytes| bytes < STACK as u64);
@@ -156,13 +157,14 @@ fn start() -> ExitCode {
     }
 }
 
-/// A line on standard error, wherever that leads: that nobody reads it changes no exit status.
+/// Writes a line to standard error. A failed write changes no exit status.
 fn tell(text: impl std::fmt::Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "ebb: {text}");
 }
 
-/// Prints help or what is wrong with the arguments. `ebb run` fails as Ebb (125), the rest as usage (2).
+/// Prints the help or the mistake in the arguments. `ebb run` then returns 125, Ebb's own failure,
+/// and the other commands 2 for wrong usage.
 fn usage(error: &clap::Error) -> ExitCode {
     let first = std::env::args_os().nth(1).unwrap_or_default();
     let left_out = [
@@ -178,14 +180,14 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let run = first == "run";
     if run && error.use_stderr() {
-        // One line, as every other refusal of `ebb run`.
+        // The message is one line, like every other refusal of `ebb run`.
         let text = error.to_string();
         let words = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let words: Vec<&str> = words.take_while(|line| !line.starts_with("Usage")).collect();
         tell(words.join(" ").trim_start_matches("error: "));
         return ExitCode::from(125);
     }
-    // Nowhere to tell it if the output is closed.
+    // A closed output leaves no place to report the error.
     let _ = error.print();
     ExitCode::from(if error.use_stderr() { 2 } else { 0 })
 }

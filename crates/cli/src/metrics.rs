@@ -1,4 +1,5 @@
-//! The figures of a run for other programs: JSON, and the text that Prometheus and its like read (OpenMetrics 1.0).
+//! Formats the figures of a run for other programs: JSON, and OpenMetrics 1.0 as Prometheus reads
+//! it.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -7,13 +8,13 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::borrow::Cow;
 
-/// Its figures, `NAME VALUE` a line.
+/// Returns the figures of a run from lines of the form `NAME VALUE`.
 fn figures(stat: &str) -> impl Iterator<Item = (&str, u64)> {
     let pairs = stat.lines().filter_map(|line| line.split_once(' '));
     pairs.filter_map(|(name, value)| Some((name, value.parse().ok()?)))
 }
 
-/// Levels; all others only grow.
+/// Returns whether a figure is a level. All other figures only grow.
 fn is_level(name: &str) -> bool {
     let counted = ["nr_vmscan_write", "nr_vmscan_immediate_reclaim", "nr_dirtied", "nr_written"];
     let level = name.starts_with("nr_") || name.starts_with("ebb_nr_");
@@ -21,14 +22,15 @@ fn is_level(name: &str) -> bool {
     (level || tier) && !counted.contains(&name)
 }
 
-/// One object, by name.
+/// Returns the figures as one JSON object.
 pub fn json(stat: &str) -> String {
     let all: serde_json::Map<String, serde_json::Value> =
         figures(stat).map(|(name, value)| (name.to_owned(), value.into())).collect();
     serde_json::to_string(&all).expect("names and numbers") + "\n"
 }
 
-/// Faults by what they found and the time that threads waited for them, by `ebb stat --faults`.
+/// Registers the faults by kind and the time that threads waited for them, from `ebb stat
+/// --faults`.
 fn register_faults(run: &mut Registry, faults: &str) {
     let faults: serde_json::Value = serde_json::from_str(faults).unwrap_or_default();
     let by_kind = Family::<[(&str, String); 1], Counter>::default();
@@ -38,14 +40,15 @@ fn register_faults(run: &mut Registry, faults: &str) {
         };
         by_kind.get_or_create(&[("kind", kind.to_owned())]).inc_by(count);
     }
-    run.register("faults", "Touches that were served, by what they found", by_kind);
+    run.register("faults", "Page faults that were served, by kind", by_kind);
     let waited_ns = faults["waited_ns"].as_u64().unwrap_or(0);
-    let help = "Time that threads waited for pages, all together, from touch to running again (an estimate)";
+    let help = "Time that all threads together waited for pages, from the fault until they ran again (an estimate)";
     let waited = ConstCounter::new(waited_ns as f64 / 1e9);
     run.register_with_unit("waited", help, Unit::Seconds, waited);
 }
 
-/// The exposition, each figure under `ebb_` and with the run's number.
+/// Returns the OpenMetrics text. Each name begins with `ebb_`, and each figure has the run's number
+/// as a label.
 pub fn openmetrics(
     pid: u32,
     stat: &str,

@@ -1,4 +1,5 @@
-//! `ebb man` and `ebb completions`: what packages install beside the program, made from the same table as the options.
+//! `ebb man` and `ebb completions` write files that packages install, made from the table of the
+//! options.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -11,7 +12,7 @@ Examples:
   ebb man /usr/local/share/man/man1
   man -l <(ebb man)")]
 pub struct ManArguments {
-    /// Write a page for each command into this folder; without it the first goes to standard output
+    /// Write a page for each command into this folder; without it, print the first page
     #[arg(value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
@@ -23,12 +24,12 @@ Examples:
   ebb completions zsh > /usr/local/share/zsh/site-functions/_ebb
   ebb completions fish > ~/.config/fish/completions/ebb.fish")]
 pub struct CompletionArguments {
-    /// The shell that is to complete
+    /// Shell to write completions for
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
 
-/// Writes the manual.
+/// Writes the manual pages.
 pub fn man(arguments: &ManArguments) -> ExitCode {
     let command = crate::Arguments::command();
     let done = match &arguments.folder {
@@ -51,7 +52,7 @@ pub fn man(arguments: &ManArguments) -> ExitCode {
     }
 }
 
-/// Writes what a shell completes by.
+/// Writes the completions for a shell.
 pub fn completions(arguments: &CompletionArguments) -> ExitCode {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut crate::Arguments::command(), "ebb", &mut text);

@@ -1,7 +1,8 @@
-//! A run as a picture (`ebb stat PID --watch --svg FILE`): where its pages were over time, and how long its threads waited.
+//! Draws a run (`ebb stat PID --watch --svg FILE`): where its pages are over time and how long its
+//! threads wait.
 //!
-//! Owns the samples and the drawing; whoever watches the run adds what it was told. Colours are those of the reader's system,
-//! light or dark.
+//! This module owns the samples and the drawing, and its caller adds the samples. Colours follow
+//! the system setting of the reader, light or dark.
 
 use ebb_sys::words::plain;
 use std::fmt::Write as _;
@@ -9,31 +10,31 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 12.0;
-/// Top and height of the two parts.
+/// Top and height of each of the two parts.
 const MEMORY: (f64, f64) = (34.0, 200.0);
 const WAITING: (f64, f64) = (272.0, 60.0);
 const HEIGHT: f64 = 362.0;
-/// More samples than that are thinned out: one for each pixel is enough.
+/// Number of samples above which samples are thinned out. One for each pixel is enough.
 const SAMPLES_MAX: usize = 1_000;
 const PAGE: f64 = 4096.0;
 const MIB: f64 = 1_048_576.0;
 
-/// What is resident, compressed and in files: the order of the areas from below.
+/// Resident pages, compressed pages and pages in files, in the order of the areas from below.
 const PLACES: [(&str, &str); 3] =
     [("resident", "in memory"), ("compressed", "compressed in memory"), ("file", "in files")];
 
-/// A run at one moment. Sizes are those of the pages, in MiB, however small they are compressed.
+/// State of a run at one moment. Sizes are the sizes of the uncompressed pages, in MiB.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Sample {
     pub seconds: f64,
     pub places: [f64; 3],
     pub limit: f64,
-    /// Microseconds that some thread waited for memory, in all.
+    /// Total time, in microseconds, in which at least one thread waited for memory.
     pub waited_us: f64,
 }
 
 impl Sample {
-    /// From what the pager says of itself (`ebb stat`, `ebb stat --pressure`).
+    /// Takes a sample from the answers of the pager (`ebb stat`, `ebb stat --pressure`).
     pub fn of(seconds: f64, stat: &str, pressure: &str) -> Self {
         let figure = |name: &str| {
             let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -55,13 +56,13 @@ impl Sample {
 #[derive(Default)]
 pub struct Picture {
     samples: Vec<Sample>,
-    /// One of so many is kept.
+    /// Of this many samples one is kept.
     step: usize,
     seen: usize,
 }
 
 impl Picture {
-    /// One more. Of a long run every other goes.
+    /// Adds a sample. Drops every other sample when there are too many.
     pub fn add(&mut self, sample: Sample) {
         self.step = self.step.max(1);
         if self.seen.is_multiple_of(self.step) {
@@ -78,7 +79,7 @@ impl Picture {
         }
     }
 
-    /// As SVG.
+    /// Returns the picture as SVG.
     pub fn svg(&self, title: &str) -> String {
         let end = self.samples.last().map_or(1.0, |last| last.seconds.max(0.1));
         let most = |sample: &Sample| sample.places.iter().sum::<f64>().max(sample.limit);
@@ -149,7 +150,7 @@ impl Picture {
         text + "</svg>\n"
     }
 
-    /// The share of time between two samples in which some thread waited.
+    /// Draws the share of time between two samples in which at least one thread waited.
     fn waiting(&self, text: &mut String, x: impl Fn(f64) -> f64) {
         let (top, height) = WAITING;
         let bottom = top + height;
@@ -176,7 +177,7 @@ impl Picture {
     }
 }
 
-/// A step in round numbers of which `steps` reach `high`, and the end of the last.
+/// Returns a round step such that `steps` of them reach `high`, and the end of the last step.
 fn round(high: f64, steps: f64) -> (f64, f64) {
     let raw = high / steps;
     let power = 10f64.powf(raw.log10().floor());
@@ -201,7 +202,7 @@ fn legend(text: &mut String) {
     }
 }
 
-/// As it may stand in the picture; XML has no control characters at all.
+/// Escapes text for the picture. XML permits no control characters at all.
 fn escape(text: &str) -> String {
     plain(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
@@ -247,7 +248,7 @@ mod tests {
         }
         let svg = picture.svg("a < b\u{1}");
         assert!(svg.contains("a &lt; b <") && svg.ends_with("</svg>\n"));
-        // 92 MiB need an axis to 100; half of the time somebody waited.
+        // The axis for 92 MiB ends at 100 MiB. Threads wait half of the time.
         assert!(svg.contains(">100 MiB<") && svg.contains(">2 s<"), "{svg}");
         assert!(svg.contains("M64 332L64.0 302.0H406.0L406.0 302.0H748.0V332Z"), "{svg}");
         assert!(svg.contains("class=\"compressed\" d=\"M64.0 170.0L406.0"), "{svg}");

@@ -1,4 +1,4 @@
-//! The checks of `ebb doctor`, each with what follows from it and the command that gets it.
+//! The checks of `ebb doctor`, each with its consequence and the command that provides the feature.
 
 use crate::check::Check;
 use crate::folder::Folder;
@@ -12,7 +12,7 @@ use std::process::Command;
 const DOCKER: &str =
     "in a container: docker run --cap-add SYS_PTRACE --device /dev/userfaultfd ...";
 
-/// All of them.
+/// Runs all checks.
 pub fn all() -> Vec<Check> {
     let mut checks = vec![architecture(), glibc(), agent()];
     checks.extend([userfaultfd(), kernel_faults(), capability(), granted()]);
@@ -27,7 +27,7 @@ fn read(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// This program's own path, for commands that name it.
+/// Returns the path of this program, quoted for a shell if needed.
 fn own_path() -> String {
     let Ok(path) = std::env::current_exe() else { return "$(which ebb)".into() };
     let path = path.display().to_string();
@@ -40,7 +40,7 @@ fn architecture() -> Check {
     if machine == "x86_64" {
         return Check::found("architecture", true, machine);
     }
-    let consequence = "the agent speaks x86-64 only";
+    let consequence = "the agent runs on x86-64 only";
     Check::missing("architecture", true, machine, consequence, "").or("use an x86-64 machine")
 }
 
@@ -50,22 +50,22 @@ fn glibc() -> Check {
     if std::path::Path::new(LOADER).exists() {
         return Check::found(name, true, LOADER);
     }
-    let consequence = "only programs linked against glibc take the agent";
+    let consequence = "the agent works only in programs linked against glibc";
     Check::missing(name, true, format!("no {LOADER}"), consequence, "")
         .or("use a glibc distribution (Debian, Fedora, ...), or docker run debian:stable ...")
 }
 
-/// Loads the agent into a program, as a run does, and listens for the loader's complaints.
+/// Loads the agent into a program, as a run does, and reads the error messages of the loader.
 fn agent() -> Check {
     let name = "agent can be loaded";
-    let consequence = "no program can be given its agent";
+    let consequence = "no program can load the agent";
     let missing = |detail: String| {
         Check::missing(name, true, detail, consequence, "")
             .or("XDG_RUNTIME_DIR=/a/folder/mounted/without/noexec ebb run ...")
     };
     let folder = match Folder::create(std::process::id()) {
         Ok(folder) => folder,
-        Err(error) => return missing(format!("no folder: {error}")),
+        Err(error) => return missing(format!("cannot make a folder: {error}")),
     };
     let mut command = Command::new("/bin/true");
     command.env("LD_PRELOAD", folder.agent());
@@ -94,7 +94,7 @@ fn userfaultfd() -> Check {
          /dev/userfaultfd: {device}",
         if probe::program_may_trace() { "yes" } else { "no" },
     );
-    let consequence = "missing pages cannot be served";
+    let consequence = "page faults cannot be served";
     match probe::userfaultfd_of_program() {
         Ok(_) => Check::found(name, true, ways),
         Err(error) => {
@@ -107,13 +107,14 @@ fn userfaultfd() -> Check {
 
 const ACCESS_FOR_ALL: &str = "sudo sysctl -w vm.unprivileged_userfaultfd=1";
 
-/// How this user gets to make a userfaultfd: alone where that can be, else with everybody.
+/// Returns the ways to let this user create a userfaultfd: for this user alone if possible, else
+/// for all users.
 fn ways_to_userfaultfd() -> (&'static str, String) {
     const ACCESS: &str = "sudo setfacl -m u:$USER:rw /dev/userfaultfd";
     let device = std::path::Path::new("/dev/userfaultfd").exists();
     let setfacl = ["/usr/bin/setfacl", "/bin/setfacl"].map(std::path::Path::new);
     if device && setfacl.iter().any(|path| path.exists()) {
-        (ACCESS, format!("for everybody: {ACCESS_FOR_ALL}; or run as root; {DOCKER}"))
+        (ACCESS, format!("for all users: {ACCESS_FOR_ALL}; or run as root; {DOCKER}"))
     } else {
         (ACCESS_FOR_ALL, format!("run as root; {DOCKER}"))
     }
@@ -139,17 +140,17 @@ fn tried(
     }
 }
 
-/// Whether this process has CAP_SYS_PTRACE, in use or laid down.
+/// Returns whether CAP_SYS_PTRACE is in this process's permitted set, effective or not.
 fn may_trace() -> bool {
     process::capabilities("CapPrm") & (1 << process::CAP_SYS_PTRACE) != 0
 }
 
-/// The command that gives this program the right, and what else does.
+/// Returns the command that gives this program CAP_SYS_PTRACE, and other ways to get it.
 fn ways_to_trace() -> (String, String) {
     (format!("sudo setcap cap_sys_ptrace+ep {}", own_path()), format!("run as root; {DOCKER}"))
 }
 
-/// Why a capability of this program's file would be ignored, or is.
+/// Returns why the kernel ignores a capability of this program's file, if it does.
 fn ignored_capabilities() -> Option<&'static str> {
     let no_new = read("/proc/self/status")
         .is_some_and(|text| text.lines().any(|line| line == "NoNewPrivs:\t1"));
@@ -173,19 +174,19 @@ fn capability() -> Check {
     let (fix, otherwise) = ways_to_trace();
     match ignored_capabilities() {
         Some(why) => Check::missing(name, true, why, consequence, "").or(format!(
-            "first copy it to where it may have rights, or start it from where it may; then {fix}; or \
-             {otherwise}"
+            "first copy ebb to a file system without nosuid, or start it without no_new_privs; then {fix}; \
+             or {otherwise}"
         )),
         None => Check::missing(name, true, "not held", consequence, fix).or(otherwise),
     }
 }
 
-/// All features of a run in one handshake, as the pager asks for them.
+/// Checks all features of a run in one handshake, as the pager requests them.
 fn granted() -> Check {
-    let consequence = "the pager cannot take a program on";
+    let consequence = "the pager cannot serve a program";
     let fix = "";
     tried("handshake of a run", probe::features_granted(FEATURES), consequence, fix, true)
-        .or("get what the lines on CAP_SYS_PTRACE and the features below say")
+        .or("follow the lines on CAP_SYS_PTRACE and on the features below")
 }
 
 fn features() -> Vec<Check> {
@@ -198,9 +199,9 @@ fn features() -> Vec<Check> {
             let detail = format!("not offered (Linux {since} has it)");
             Check::missing(name, required, detail, consequence, "").or(KERNEL)
         }
-        // A sandbox: what the kernel has cannot be seen from in here.
+        // This process is in a sandbox, so it cannot see the kernel's features.
         Err(error) => {
-            let detail = format!("cannot be asked for: {error}");
+            let detail = format!("cannot be queried: {error}");
             Check::missing(name, required, detail, consequence, "").or(DOCKER)
         }
     };
@@ -216,7 +217,7 @@ fn features() -> Vec<Check> {
     let poison = tried(
         "UFFDIO_POISON",
         probe::poison_a_page(feature::POISON),
-        "a page the store lost could not be made deadly to touch (Linux 6.6 has it)",
+        "an access to a page that the store lost cannot be made fatal (Linux 6.6 has it)",
         "",
         true,
     )
@@ -224,21 +225,22 @@ fn features() -> Vec<Check> {
     vec![
         move_pages,
         poison,
-        offered("PAGEFAULT_FLAG_WP", feature::FLAG_WP, true, "5.7", "first writes go unseen"),
+        offered("PAGEFAULT_FLAG_WP", feature::FLAG_WP, true, "5.7", "first writes are not seen"),
         offered("EVENT_FORK", feature::EVENT_FORK, true, "4.11", "forks cannot be followed"),
         offered("EVENT_REMAP", feature::EVENT_REMAP, true, "4.11", "mremap cannot be followed"),
-        offered("EVENT_REMOVE", feature::EVENT_REMOVE, true, "4.11", "discards go unseen"),
+        offered("EVENT_REMOVE", feature::EVENT_REMOVE, true, "4.11", "discards are not seen"),
         offered("EVENT_UNMAP", feature::EVENT_UNMAP, true, "4.11", "munmap cannot be followed"),
-        offered("THREAD_ID", feature::THREAD_ID, true, "4.14", "who touched cannot be told"),
+        offered("THREAD_ID", feature::THREAD_ID, true, "4.14", "the faulting thread is unknown"),
     ]
 }
 
 fn page_scan() -> Check {
-    tried("PAGEMAP_SCAN", probe::scan_pages(), "pages in memory cannot be found", "", true)
+    tried("PAGEMAP_SCAN", probe::scan_pages(), "resident pages cannot be found", "", true)
         .or("boot Linux 6.7 or later")
 }
 
-/// The pager reads cool pages of programs that are not its children.
+/// Checks that the pager may read other processes. The pager reads standby pages of programs that
+/// are not its children.
 fn yama() -> Check {
     let name = "reading other processes";
     let scope = read("/proc/sys/kernel/yama/ptrace_scope");
@@ -282,7 +284,7 @@ fn shown(limit: Option<u64>) -> String {
 }
 
 fn descriptors() -> Check {
-    // Each process of a tree costs the pager about four.
+    // Each process of a tree costs the pager about four descriptors.
     const ENOUGH: u64 = 4096;
     let (soft, hard) = probe::limit(Resource::Nofile);
     let detail = format!("soft {}, hard {}", shown(soft), shown(hard));
@@ -322,7 +324,7 @@ fn mappings() -> Check {
             name,
             false,
             format!("vm.max_map_count={count}"),
-            "areas under management join less and count more",
+            "managed areas merge less, so a program needs more mappings",
             "sudo sysctl -w vm.max_map_count=262144",
         ),
         Some(count) => Check::found(name, false, format!("vm.max_map_count={count}")),
@@ -358,10 +360,10 @@ fn memory_limit() -> Check {
 fn cpu_limit() -> Check {
     let name = "control group's limit of CPU time";
     if !cgroup::may_be_used_up() {
-        return Check::found(name, false, "none, or one that holds threads within a system call");
+        return Check::found(name, false, "none, or one that throttles threads in system calls");
     }
-    let consequence = "a signal for a thread whose system call waits for a page can use up all CPU time of \
-                       the group, for ever: the run hangs";
+    let consequence = "a signal for a thread that waits for a page in a system call can use up the CPU time of \
+                       the group for ever; the run then hangs";
     Check::missing(name, false, "cpu.max is set, on Linux 6.18 or newer", consequence, "")
         .or("set no limit, or one of more CPUs than the program has threads")
 }
@@ -372,7 +374,8 @@ fn kernel_swap() -> Check {
         return Check::found("no kernel swap", false, "none: Ebb alone decides what is stored");
     }
     let detail = format!("{} MiB of swap are on", bytes >> 20);
-    let consequence = "harmless, but the kernel may store pages too, beside the report's figures";
+    let consequence =
+        "harmless, but the kernel may store pages too, which the report does not count";
     Check::missing("no kernel swap", false, detail, consequence, "sudo swapoff -a")
 }
 
@@ -382,11 +385,12 @@ fn huge_pages() -> Check {
     Check::found(
         "transparent huge pages",
         false,
-        format!("{mode}; none is made once memory is short"),
+        format!("{mode}; no huge page is made once memory is short"),
     )
 }
 
-/// How a virtual machine's idle CPUs wait decides what the two wake-ups of each fault cost.
+/// Checks how a virtual machine's idle CPUs wait. That decides the cost of the two wake-ups of each
+/// fault.
 fn wake_ups() -> Check {
     const POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
     let name = "idle CPUs wake quickly";
@@ -396,7 +400,7 @@ fn wake_ups() -> Check {
         Some(0) if driver == "haltpoll" => {
             let detail = "a virtual machine whose idle CPUs halt at once (guest_halt_poll_ns is 0)";
             let consequence = "a wake-up from CPU to CPU may take tens of microseconds, and a fault \
-                               is two; Ebb avoids that only for programs with one faulting thread";
+                               needs two; Ebb avoids them only for programs with one faulting thread";
             let fix = format!("echo 200000 | sudo tee {POLL}");
             Check::missing(name, false, detail, consequence, &fix)
         }

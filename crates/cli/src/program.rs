@@ -1,4 +1,4 @@
-//! The program to be run: where it is, and whether an agent can get into it.
+//! Finds the program to be run and checks whether and how the agent can get into it.
 
 use ebb_pager::inject::takes_agent;
 use rustix::fs::{StatVfsMountFlags, statvfs};
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why a program cannot be run, with the exit status that says so.
+/// Reason why a program cannot be run, and the exit status for it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u8,
@@ -25,9 +25,9 @@ impl fmt::Display for Refusal {
 
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
-/// Where the C library looks without PATH.
+/// Directories that the C library searches if PATH is not set.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
-/// Scripts of scripts: the kernel's own limit.
+/// Depth of scripts whose interpreters are scripts; the kernel's own limit.
 const INTERPRETERS_MAX: u32 = 5;
 
 fn refuse<T>(status: u8, reason: String) -> Result<T, Refusal> {
@@ -37,13 +37,13 @@ fn refuse<T>(status: u8, reason: String) -> Result<T, Refusal> {
 /// How the agent gets into a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Its loader brings the agent.
+    /// The program's loader loads the agent.
     Loaded,
-    /// It is put there at the start: a static program of glibc, or of Go alone.
+    /// The agent is injected at the start: for a static program of glibc, or of Go alone.
     Injected,
 }
 
-/// Finds `name` as a shell would and checks that an agent can be put into it, and how.
+/// Finds `name` as a shell would. Checks that the agent can get into the program, and how.
 pub fn find(name: &OsStr) -> Result<(PathBuf, Kind), Refusal> {
     let path = locate(name)?;
     let kind = check(&path, INTERPRETERS_MAX)?;
@@ -83,7 +83,8 @@ fn locate(name: &OsStr) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Whether a program loads Address Sanitizer's library: it names it near its beginning.
+/// Returns whether a program loads the library of Address Sanitizer. Its name then stands near the
+/// beginning of the file.
 pub fn has_address_sanitizer(path: &Path) -> bool {
     const NAMES_WITHIN: u64 = 4 << 20;
     let mut head = Vec::new();
@@ -122,25 +123,26 @@ fn check(path: &Path, interpreters_left: u32) -> Result<Kind, Refusal> {
         Err(_) => &[],
     };
     if let Some(rest) = head.strip_prefix(b"#!") {
-        // It is the interpreter's rights that count.
+        // For a script the rights of its interpreter count.
         return check_script(path, rest, interpreters_left);
     }
     if let Some(reason) = other_rights(path, &metadata) {
         return refuse(
             NOT_EXECUTABLE,
             format!(
-                "{shown} {reason}: it starts with other rights and takes no agent; run it without ebb"
+                "{shown} {reason}: it starts with other rights and cannot load the agent; run it without ebb"
             ),
         );
     }
-    // What may be executed and not be read cannot be a script, and runs.
+    // A file that may be executed but not read cannot be a script, and it runs.
     if read.is_ok() { check_elf(path, head) } else { Ok(Kind::Loaded) }
 }
 
-/// Why the kernel would start a program with rights that this process has not: then the loader takes no agent in.
+/// Returns why the kernel would start a program with rights that this process lacks. In that case
+/// the loader refuses the agent.
 fn other_rights(path: &Path, metadata: &Metadata) -> Option<&'static str> {
     const SETUID: u32 = 0o4000;
-    /// Without the right to execute, the other bit means something else.
+    /// Without the right to execute, the setgid bit has another meaning.
     const SETGID: u32 = 0o2010;
     let ignored = statvfs(path).is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::NOSUID))
         || rustix::thread::no_new_privs().unwrap_or(false);
@@ -157,7 +159,7 @@ fn other_rights(path: &Path, metadata: &Metadata) -> Option<&'static str> {
     } else if mode & SETGID == SETGID && metadata.gid() != group.as_raw() {
         Some("is setgid")
     } else if !user.is_root() && capable() {
-        Some("has capabilities of its file (getcap)")
+        Some("has capabilities on its file (getcap)")
     } else {
         None
     }
@@ -172,7 +174,7 @@ fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<Kind, Refusal> {
         return refuse(NOT_EXECUTABLE, format!("{shown} names no interpreter after #!"));
     };
     if left == 0 {
-        return refuse(NOT_EXECUTABLE, format!("{shown}: too many interpreters of interpreters"));
+        return refuse(NOT_EXECUTABLE, format!("{shown}: too many nested interpreters"));
     }
     let kind = check(Path::new(interpreter), left - 1)?;
     // `#!/usr/bin/env python3` runs python3, not env.
@@ -184,7 +186,8 @@ fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<Kind, Refusal> {
     Ok(kind)
 }
 
-/// The program that these words tell env(1) to run; `None` where they also change where it is looked for, or have quotes.
+/// Returns the program that these words make env(1) run. Returns `None` if the words contain quotes
+/// or change the search path.
 fn program_of_env(words: &str) -> Option<&str> {
     if words.contains(['"', '\'', '\\', '$']) {
         return None;
@@ -205,7 +208,8 @@ fn program_of_env(words: &str) -> Option<&str> {
     None
 }
 
-/// Whether this is the loader of the C library, which may be run with a program's name: it brings what LD_PRELOAD names.
+/// Returns whether `path` is the loader of the C library. It may be run with a program's name, and
+/// it loads the libraries in LD_PRELOAD.
 fn is_loader(path: &Path) -> bool {
     let name = path.canonicalize().unwrap_or_default();
     let name = name.file_name().unwrap_or_default().as_bytes();
@@ -229,7 +233,7 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<Kind, Refusal> {
     if head[4] != 2 || half(18) != 62 {
         return refuse(
             NOT_EXECUTABLE,
-            format!("{shown} is not a 64-bit x86 program; ebb run takes no other yet"),
+            format!("{shown} is not a 64-bit x86 program; ebb run supports no other yet"),
         );
     }
     let offset = u64::from_le_bytes(head[32..40].try_into().expect("eight bytes"));
@@ -266,8 +270,8 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<Kind, Refusal> {
     refuse(
         NOT_EXECUTABLE,
         format!(
-            "{shown} is statically linked, and neither against glibc nor of Go alone: it takes no agent; link it \
-             against glibc (Go: build with CGO_ENABLED=0)"
+            "{shown} is statically linked, but neither against glibc nor of Go alone, so it cannot load the agent; \
+             link it against glibc (Go: build with CGO_ENABLED=0)"
         ),
     )
 }

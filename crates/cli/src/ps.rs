@@ -1,8 +1,8 @@
-//! `ebb ps`: this user's runs, a line each.
+//! `ebb ps` lists this user's runs, one on each line.
 
 use crate::folder;
 use crate::stat::{ask, say};
-use ebb_agent::protocol::GREET_STAT;
+use ebb_agent::protocol::HELLO_STAT;
 use ebb_pager::{COMMAND, PRESSURE};
 use ebb_sys::words::plain;
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-PID is the `ebb run` itself, or with --exec the program: what `ebb stat`, `set` and `lru-gen` take. USED is what counts in the limit,
-compressed memory included; COMPRESSED and FILE are what was stored there, as it was before; SOME is the share
-of the last ten seconds in which at least one thread waited for memory.
+PID is the process `ebb run`, or with --exec the program; `ebb stat`, `set` and `lru-gen` take it. USED is the memory
+that counts in the limit, compressed memory included. COMPRESSED and FILE are the pages stored there, at their full
+size. SOME is the share of the last ten seconds in which at least one thread waited for memory.
 
 Examples:
   ebb ps
@@ -29,7 +29,7 @@ enum Format {
     Json,
 }
 
-/// One run.
+/// Figures of one run.
 #[derive(Debug, PartialEq, serde::Serialize)]
 pub struct Run {
     pub pid: u32,
@@ -42,7 +42,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// By what `ebb stat` shows of it.
+    /// Makes the entry from the answers of `ebb stat`.
     fn of(pid: u32, stat: &str, pressure: &str, command: String) -> Self {
         let figures: HashMap<&str, u64> = (stat.lines())
             .filter_map(|line| line.split_once(' '))
@@ -62,18 +62,18 @@ impl Run {
         }
     }
 
-    /// None if it has ended meanwhile.
+    /// Asks a run for its figures. `None` if it has ended meanwhile.
     pub fn ask(pid: u32) -> Option<Self> {
-        let stat = ask(pid, GREET_STAT, "").ok()?;
-        let pressure = ask(pid, GREET_STAT, PRESSURE).ok()?;
+        let stat = ask(pid, HELLO_STAT, "").ok()?;
+        let pressure = ask(pid, HELLO_STAT, PRESSURE).ok()?;
         let command = command_of(pid)?;
         Some(Self::of(pid, &stat, &pressure, command))
     }
 }
 
-/// The program and its arguments, as the run was given them; none if it has ended.
+/// Returns the program and its arguments, as given to the run; `None` if the run has ended.
 pub fn command_of(run: u32) -> Option<String> {
-    ask(run, GREET_STAT, COMMAND).ok()
+    ask(run, HELLO_STAT, COMMAND).ok()
 }
 
 fn mib(bytes: u64) -> String {
@@ -98,21 +98,22 @@ fn table(runs: &[Run]) -> String {
         for (cell, width) in row.iter().zip(&widths) {
             text += &format!("{cell:>width$}  ");
         }
-        // A line each, and nothing that a terminal would act upon.
+        // Control characters are replaced, so that each run takes one line and a terminal obeys no
+        // sequence.
         text += &plain(command);
         text.push('\n');
     }
     text
 }
 
-/// All of this user, by their numbers.
+/// Returns all runs of this user, in the order of their numbers.
 pub fn runs() -> Vec<Run> {
     let mut runs: Vec<Run> = folder::runs().into_iter().filter_map(Run::ask).collect();
     runs.sort_by_key(|run| run.pid);
     runs
 }
 
-/// Shows them.
+/// Prints the list of runs.
 pub fn ps(arguments: &Arguments) -> ExitCode {
     let runs = runs();
     say(&match arguments.format {

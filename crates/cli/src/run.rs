@@ -1,9 +1,9 @@
-//! `ebb run`: the front process. It starts the pager and the program, passes signals on, waits for the
+//! `ebb run`: the supervisor. It starts the pager and the program, passes signals on, waits for the
 //! tree to end, and has the report written.
 //!
-//! The front is the program's parent and stays in its process group, so that the shell's job control
-//! and the terminal treat both as one job. The pager is a process of its own outside that group: a
-//! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
+//! The supervisor is the program's parent and stays in its process group, so that the shell's job
+//! control and the terminal treat both as one job. The pager is a process of its own outside that
+//! group: a Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
 use crate::folder::Folder;
 use crate::program::{self, Kind};
@@ -11,7 +11,9 @@ use crate::{config_file, doctor, exec, inject, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::events::{self, Event, Why};
 use ebb_pager::patience::Patience;
-use ebb_pager::{Config, Encrypt, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo, shown};
+use ebb_pager::{
+    Config, Encrypt, MEMORY_MIN_BYTES, ReportFormat, ReportTo, SupervisorMessage, shown,
+};
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
@@ -27,7 +29,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Signals that are the program's, passed on to it, and the ends of children.
+/// Signals that the supervisor takes: the program's, which it passes on, and SIGCHLD.
 const TAKEN: [i32; 10] = [
     signals::SIGINT,
     signals::SIGQUIT,
@@ -40,22 +42,22 @@ const TAKEN: [i32; 10] = [
     signals::SIGCONT,
     signals::SIGCHLD,
 ];
-/// Where Address Sanitizer takes its settings from.
+/// Environment variable from which Address Sanitizer takes its settings.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
-/// Ebb's own failure.
+/// Exit status of a failure of Ebb itself.
 pub const FAILED: u8 = 125;
-/// The switches of the pager, beside those of the engine.
-const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, solo=0|1, split=0|1, \
+/// Switches of the pager, besides those of the engine.
+const OWN_SWITCHES: &str = "standby=0..900, readahead=0..256, look_around=0|1, cpu_follow=0|1, split=0|1, \
                             eager=0|1 and io_uring=0|1";
-/// What the pager needs for itself and one process.
+/// Number of descriptors that the pager needs for itself and one process.
 const DESCRIPTORS_MIN: u64 = 32;
 
 #[derive(clap::Args, Default)]
 #[command(after_help = "\
-SIZE is bytes, or a number with K, M, G or T (base 1024), or a percentage of the machine's memory,
-or of what the control group allows if that is less.
-TIER is ram[:SIZE] (compressed, inside the budget; half of it at most unless SIZE says otherwise)
-or file[:PATH][:SIZE] (outside it), or redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...][/DB][?OPTIONS][:SIZE]
+SIZE is a number of bytes, a number with K, M, G or T (base 1024), or a percentage of the machine's
+memory, or of the control group's limit if that is less.
+TIER is ram[:SIZE] (compressed; counts in the limit, of which it takes half at most without SIZE),
+or file[:PATH][:SIZE] (does not count), or redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...][/DB][?OPTIONS][:SIZE]
 (a Redis or Valkey server or cluster, over TLS as rediss://; docs/remote-tier.md).
 
 Exit status: the program's own; 128+n if signal n killed it; 125 if ebb itself failed; 126 if the
@@ -75,62 +77,67 @@ Examples:
   ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
   ebb lab mrc faults.csv.zst")]
 pub struct Arguments {
-    /// Most memory the program and all it starts may have resident [default: 50%]
+    /// Most resident memory of the program and all that it starts [default: 50%]
     #[arg(long, value_name = "SIZE")]
     pub memory_max: Option<String>,
-    /// Above this the program is slowed down, and reclaim brings it back [default: none]
+    /// Limit above which the program is throttled and reclaimed [default: none]
     #[arg(long, value_name = "SIZE")]
     pub memory_high: Option<String>,
-    /// Where pages go that do not fit [default: ram,file]
+    /// Tiers for pages that do not fit [default: ram,file]
     #[arg(long, value_name = "TIER[,TIER...]")]
     pub swap: Option<String>,
-    /// Which tiers get pages encrypted, under a key that is in memory alone [default: remote]
+    /// Tiers whose pages are encrypted; the key is kept in memory only [default: remote]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub encrypt: Option<Encrypted>,
     /// Form of the report at the end [default: text]
     #[arg(long, value_enum)]
     pub report: Option<Report>,
-    /// Write the report there instead of standard error; -: to standard output, which stays open for it
+    /// Write the report to FILE instead of standard error; -: to standard output, which then stays
+    /// open for it
     #[arg(long, value_name = "FILE")]
     pub report_file: Option<PathBuf>,
-    /// The program takes the place of this process, and so has its number: for supervisors, pid files and test harnesses.
-    /// No report but to --report-file
+    /// Replace this process by the program, which keeps the PID: for service managers, pid files
+    /// and test harnesses. A report goes only to --report-file
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub exec: Option<bool>,
-    /// No report on standard error; what is wrong is still said there
+    /// Print no report on standard error; errors are still printed
     #[arg(short, long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub quiet: Option<bool>,
-    /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
+    /// Record page faults with their times as a trace for `ebb lab replay` (zstd if the name ends
+    /// in .zst)
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// See how soon a sample of pages is used again, also those in memory: the JSON report gets a miss-ratio curve (ebb fit)
+    /// Sample how soon pages are reused, resident ones too; adds a miss-ratio curve to the JSON
+    /// report (ebb fit)
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub sample: Option<bool>,
-    /// Serve the run's figures for Prometheus at http://ADDR/metrics; ADDR is a port of this machine alone (9464; 0:
-    /// any that is free, which is said), or an address and a port (0.0.0.0:9464)
+    /// Serve the run's figures for Prometheus at http://ADDR/metrics; ADDR is a local port (9464;
+    /// 0: any free port, which is printed), or an address and a port (0.0.0.0:9464)
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
-    /// Append what happens to the run to FILE, a line of JSON each (started, limit_changed, thrashing, unmanaged, full,
-    /// killed, ended); -: to standard error
+    /// Append each event of the run to FILE as a line of JSON (started, limit_changed, thrashing,
+    /// unmanaged, full, killed, ended); -: to standard error
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
+    /// Lower the limit from --memory-max until this share of the time is lost to waiting for
+    /// memory, as 5%
     #[arg(long, value_name = "PERCENT")]
     pub pressure_target: Option<String>,
-    /// End the run with status 125 when memory is met that cannot be managed: static programs, shared memory. With --exec
-    /// the program is killed
+    /// End the run with status 125 on memory that cannot be managed: static programs, shared
+    /// memory. With --exec the program is killed
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub strict: Option<bool>,
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
     pub inject: Option<String>,
-    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, solo, split, eager, io_uring
+    /// Set a switch of the engine (`ebb lab policies` lists them), or standby, readahead,
+    /// look_around, cpu_follow, split, eager, io_uring
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Take options from a file (TOML; docs/ebb.toml is an example); what is typed is before it
+    /// Read options from a TOML file (example: docs/ebb.toml); the command line takes precedence
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Those of a profile in it, too
+    /// Also apply this profile of the file
     #[arg(long, value_name = "NAME", requires = "config")]
     pub profile: Option<String>,
     /// The program and its arguments
@@ -140,11 +147,11 @@ pub struct Arguments {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum Encrypted {
-    /// Those on other machines
+    /// Tiers on other machines
     Remote,
-    /// Files, too
+    /// Remote tiers and files
     All,
-    /// None
+    /// No tier
     None,
 }
 
@@ -154,20 +161,20 @@ pub enum Report {
     Json,
 }
 
-/// Says why nothing was started.
+/// Reports why nothing was started and returns the exit status.
 fn fail(status: u8, reason: impl std::fmt::Display) -> ExitCode {
     crate::tell(reason);
     ExitCode::from(status)
 }
 
-/// Runs the program.
+/// Runs the program under the pager.
 pub fn run(mut arguments: Arguments) -> ExitCode {
-    // Before anything else is opened.
+    // This line comes first, before the process opens any descriptor of its own.
     let inherited = inherited::descriptors();
     if !Path::new("/proc/self/exe").exists() {
         return fail(
             FAILED,
-            "no /proc here, which ebb reads and is started from: mount -t proc proc /proc",
+            "/proc is not mounted, and ebb cannot run without it: mount -t proc proc /proc",
         );
     }
     let config = match config_file::read(&mut arguments).and_then(|()| configure(&arguments)) {
@@ -201,10 +208,10 @@ pub fn run(mut arguments: Arguments) -> ExitCode {
     ended.unwrap_or_else(|(status, reason)| fail(status, reason))
 }
 
-/// Why a run does not start or go on: the exit status, and what to say.
+/// Reason why a run does not start or go on: the exit status and the message.
 pub type Refusal = (u8, String);
 
-/// What a run stands on before its pager starts.
+/// Resources of a run that exist before its pager starts.
 pub struct Ground {
     pub signals: Signals,
     pub limits: Limits,
@@ -213,7 +220,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes it, for the run of this number. From here on no signal ends this process: what it makes is removed again.
+    /// Makes the resources for the run with this number. From here on no signal ends this process,
+    /// so that it removes what it makes.
     pub fn lay(number: u32) -> Result<Self, Refusal> {
         let failed = |reason: String| (FAILED, reason);
         let signals = Signals::take(&TAKEN)
@@ -222,11 +230,12 @@ impl Ground {
         let limits = Limits::shed();
         if let Some(number) = Limit::Descriptors.now().filter(|&number| number < DESCRIPTORS_MIN) {
             return Err(failed(format!(
-                "the limit of descriptors (ulimit -Hn) is {number}, ebb needs {DESCRIPTORS_MIN}: ulimit -n 1024"
+                "the limit of descriptors (ulimit -Hn) is {number}, but ebb needs {DESCRIPTORS_MIN}; raise it: \
+                 ulimit -n 1024"
             )));
         }
         let nothing = File::open("/dev/null").map_err(|error| {
-            failed(format!("/dev/null: {error}; in a changed root: mount --bind /dev ROOT/dev"))
+            failed(format!("/dev/null: {error}; in a chroot: mount --bind /dev ROOT/dev"))
         })?;
         let folder = Folder::create(number)
             .map_err(|error| failed(format!("cannot make a folder for the agent: {error}")))?;
@@ -234,16 +243,16 @@ impl Ground {
     }
 }
 
-/// What others see of the run while it lasts.
+/// Outputs that show the run to others while it lasts.
 pub struct Watchers {
-    /// Where its figures are served.
+    /// Listener at which the figures are served.
     pub metrics: Option<TcpListener>,
-    /// Where its events go, should the pager not be there to write them.
+    /// File of the events, for an event that the pager is not there to write.
     pub events: Option<File>,
 }
 
 impl Watchers {
-    /// Opened now: nothing is started if that cannot be.
+    /// Opens the outputs. This is done before anything starts, so that a failure starts nothing.
     fn new(arguments: &Arguments) -> Result<Self, String> {
         let events = arguments.events.as_ref().map(|path| {
             events::open(path).map_err(|error| format!("--events {}: {error}", path.display()))
@@ -262,21 +271,23 @@ impl Watchers {
     }
 }
 
-/// Serves the figures of the run whose pager listens at `socket`. That they cannot be served does not end it.
+/// Serves the figures of the run whose pager listens at `socket`. A failure is reported and does
+/// not end the run.
 pub fn serve_metrics(listener: TcpListener, socket: PathBuf) {
     if let Err(error) = serve::start(listener, socket) {
         crate::tell(format_args!("--metrics: cannot start a thread: {error}; the run goes on"));
     }
 }
 
-/// The program as it is to be started: with the agent, and where that finds its pager.
+/// Returns the command of the program, with the agent and the pager's socket in its environment.
 pub fn command(path: &Path, words: &[OsString], folder: &Folder, pool_bytes: u64) -> Command {
     let mut command = Command::new(path);
     std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
     command.args(&words[1..]);
     command.env("LD_PRELOAD", preload(&folder.agent()));
     if program::has_address_sanitizer(path) {
-        // Its library wants to be loaded before all others, but need not be.
+        // The library of Address Sanitizer asks to be loaded before all others, but works without
+        // that.
         let others = std::env::var_os(ASAN_OPTIONS).unwrap_or_default();
         let joined = if others.is_empty() { "" } else { ":" };
         let mut options = others;
@@ -288,21 +299,21 @@ pub fn command(path: &Path, words: &[OsString], folder: &Folder, pool_bytes: u64
     command
 }
 
-/// A program that the kernel did not take.
+/// Returns the refusal for a program that the kernel did not start.
 pub fn not_started(path: &Path, error: &std::io::Error) -> Refusal {
     let shown = path.display();
     match error.kind() {
         std::io::ErrorKind::NotFound => (127, format!("{shown}: {error}")),
-        // Not of the program: there may be no more processes.
+        // The reason is not the program: the limit of processes may be reached.
         std::io::ErrorKind::WouldBlock => {
-            let limit = "a limit of processes (ulimit -u) or of the control group (pids.max)";
-            (125, format!("cannot start {shown}: {error}; see {limit}"))
+            let limit = "the limit of processes (ulimit -u) or of the control group (pids.max)";
+            (125, format!("cannot start {shown}: {error}; check {limit}"))
         }
         _ => (126, format!("{shown}: {error}")),
     }
 }
 
-/// Starts pager and program, and watches over them.
+/// Starts the pager and the program, and watches over them.
 fn start(
     config: Config,
     watchers: Watchers,
@@ -313,8 +324,8 @@ fn start(
     let Ground { signals, limits, nothing, folder } = Ground::lay(std::process::id())?;
     let config = Config { socket: folder.socket(), ..config };
     let pool_bytes = config.pool_bytes;
-    let front = Front::start(config, watchers.events, signals, &nothing);
-    let mut front = front.map_err(|reason| (FAILED, reason))?;
+    let supervisor = Supervisor::start(config, watchers.events, signals, &nothing);
+    let mut supervisor = supervisor.map_err(|reason| (FAILED, reason))?;
     let command = || {
         let mut command = command(path, words, &folder, pool_bytes);
         process::attend(&mut command);
@@ -326,25 +337,27 @@ fn start(
         Kind::Injected => inject::spawn(command, &folder.image()),
     };
     let program = program.map_err(|error| not_started(path, &error))?;
-    // They are the program's alone now: whoever reads or writes at the other ends sees it close them.
+    // From here on only the program has these descriptors, so readers and writers at the other ends
+    // see when it closes them.
     drop(inherited);
     inherited::leave_streams(&nothing);
-    // Not before: who forks does so with one thread.
+    // Start this thread only now, because a process must have one thread when it forks.
     if let Some(listener) = watchers.metrics {
         serve_metrics(listener, folder.socket());
     }
-    Ok(front.watch(&program))
+    Ok(supervisor.watch(&program))
 }
 
-/// What percentages are of, in bytes: the machine's memory, or what the control group allows if that is less.
+/// Returns the memory in bytes that percentages refer to: the machine's, or the limit of the
+/// control group if that is less.
 pub fn memory_total() -> u64 {
-    // Not from /proc/meminfo, which some mounts of /proc lack.
+    // /proc/meminfo is no source for this, because some mounts of /proc lack it.
     let info = rustix::system::sysinfo();
     let machine = info.totalram * u64::from(info.mem_unit);
     cgroup::memory_limit().map_or(machine, |limit| limit.bytes.min(machine))
 }
 
-/// What the arguments say of the run, all of it looked at.
+/// Returns the configuration of the run. Checks all arguments.
 pub fn configure(arguments: &Arguments) -> Result<Config, String> {
     let (group, total) = (cgroup::memory_limit(), memory_total());
     let memory_max = arguments.memory_max.as_deref().unwrap_or("50%");
@@ -360,7 +373,7 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
         let (file, allowed) = (limit.file.display(), limit.bytes >> 20);
         crate::tell(format_args!(
             "--memory-max {memory_max}: more than the control group allows ({allowed} MiB: {file}); the kernel will \
-             kill before anything is paged; give less"
+             kill the program before ebb pages anything; give less"
         ));
     }
     let memory_high_bytes = match &arguments.memory_high {
@@ -374,7 +387,9 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
     }
     let exec = arguments.exec == Some(true);
     if exec && arguments.report.is_some() && arguments.report_file.is_none() {
-        return Err("--report: with --exec it goes to a file; add --report-file FILE, or leave --report out".into());
+        return Err("--report: with --exec the report goes only to a file; add --report-file FILE, or leave \
+                    --report out"
+            .into());
     }
     let target = arguments.pressure_target.as_deref().map(permille).transpose();
     let mut config = Config {
@@ -404,7 +419,7 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
     for setting in &arguments.set {
         apply(&mut config, setting)?;
     }
-    // Found out now, not after the run.
+    // Checked now, because the end of the run is too late.
     let report = match &config.report_to {
         ReportTo::File(path) => Some(path),
         _ => None,
@@ -418,7 +433,7 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
     Ok(config)
 }
 
-/// A share as it is written: 5%, or 2.5%.
+/// Parses a share in percent, as 5% or 2.5%, into thousandths.
 pub fn permille(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     match number.map(|percent| (percent * 10.0).round()) {
@@ -431,7 +446,7 @@ fn report_to(arguments: &Arguments) -> ReportTo {
     match &arguments.report_file {
         Some(path) if path.as_os_str() == "-" => ReportTo::Stdout,
         Some(path) => ReportTo::File(path.clone()),
-        // When it could be written somebody else is at the terminal.
+        // At the end of the run another process has the terminal.
         None if arguments.quiet == Some(true) || arguments.exec == Some(true) => ReportTo::Nowhere,
         None => ReportTo::Stderr,
     }
@@ -441,18 +456,20 @@ fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, 
     let high = size::parse(text, total).map_err(|error| format!("--memory-high: {error}"))?;
     if high > max {
         return Err(format!(
-            "--memory-high {text}: more than --memory-max ({max_text}), so it would never matter; \
+            "--memory-high {text}: more than --memory-max ({max_text}), so it would have no effect; \
              give less, or leave it out"
         ));
     }
     if high < MEMORY_MIN_BYTES {
         let least = MEMORY_MIN_BYTES >> 20;
-        return Err(format!("--memory-high {text}: too little to run in; the least is {least}M"));
+        return Err(format!(
+            "--memory-high {text}: less than a program can run in; the least is {least}M"
+        ));
     }
     Ok(high)
 }
 
-/// Whether there is such a switch, with such a value.
+/// Checks that a switch and its value are valid.
 pub fn check_switch(setting: &str) -> Result<(), String> {
     apply(&mut Config::default(), setting)
 }
@@ -460,28 +477,34 @@ pub fn check_switch(setting: &str) -> Result<(), String> {
 fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
     let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
     match (key, value.parse::<u32>()) {
-        ("cool", Ok(number @ 0..=900)) => config.cool_permille = number,
+        ("standby", Ok(number @ 0..=900)) => config.standby_permille = number,
         ("readahead", Ok(number @ 0..=256)) => config.readahead_pages = number,
         ("look_around", Ok(number @ (0 | 1))) => config.look_around = number == 1,
-        ("solo", Ok(number @ (0 | 1))) => config.solo = number == 1,
+        ("cpu_follow", Ok(number @ (0 | 1))) => config.cpu_follow = number == 1,
         ("split", Ok(number @ (0 | 1))) => config.split = number == 1,
         ("eager", Ok(number @ (0 | 1))) => config.eager = number == 1,
         ("io_uring", Ok(number @ (0 | 1))) => config.io_uring = number == 1,
-        ("cool" | "readahead" | "look_around" | "solo" | "split" | "eager" | "io_uring", _) => {
-            return Err(format!("--set {setting}: {OWN_SWITCHES}"));
+        (
+            "standby" | "readahead" | "look_around" | "cpu_follow" | "split" | "eager" | "io_uring",
+            _,
+        ) => {
+            return Err(format!(
+                "--set {setting}: no valid value; the switches of the pager are {OWN_SWITCHES}"
+            ));
         }
         _ => {
             config.switches.push(setting.to_owned());
             config.tunables().map_err(|error| {
-                format!("--set {setting}: {error}; of the pager itself there are {OWN_SWITCHES}")
+                format!("--set {setting}: {error}; the switches of the pager are {OWN_SWITCHES}")
             })?;
         }
     }
     Ok(())
 }
 
-/// The agent behind what was to be loaded anyway: that passes on what the program calls, and sees what it would see without
-/// the agent. Without the agent of a run around this one: two agents would both join this run, and every page count twice.
+/// Returns the value of LD_PRELOAD: the other libraries, then the agent. The other libraries pass
+/// on the program's calls and see what they would see without the agent. The agent of a surrounding
+/// run is left out. Two agents would both join this run, and every page would count twice.
 fn preload(agent: &Path) -> OsString {
     let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let around = std::env::var_os(ENV_SOCKET).map(PathBuf::from);
@@ -502,18 +525,18 @@ fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString
     value
 }
 
-/// The running front.
-pub struct Front {
+/// The supervisor of a running program.
+pub struct Supervisor {
     pub pager: Child,
-    /// Ends when the pager begins to end. Its socket closes with the last of its threads, and one that
-    /// runs in the idle class may take long to end beside busy ones.
+    /// Becomes readable when the pager begins to end. The pager's socket closes only with the last
+    /// of its threads. A thread in the idle class may take long to end beside busy threads.
     pub pager_life: Pidfd,
     pub socket: Socket,
     pub signals: Signals,
     events: Option<File>,
 }
 
-impl Front {
+impl Supervisor {
     pub fn start(
         config: Config,
         events: Option<File>,
@@ -528,7 +551,8 @@ impl Front {
         let stdout = if config.report_to == ReportTo::Stdout {
             Stdio::inherit()
         } else {
-            // Whoever reads the program's output waits for the program only.
+            // The pager does not get the program's output, so that a reader of that output waits
+            // for the program only.
             nothing.try_clone().map_err(|error| cannot("copy a descriptor", error))?.into()
         };
         let pager = Command::new("/proc/self/exe")
@@ -538,23 +562,23 @@ impl Front {
             .spawn()
             .map_err(|error| cannot("start the pager", error))?;
         let pager_life = Pidfd::open_thread(pager.id())
-            // Older kernels know the end of whole processes only.
+            // Older kernels have pidfds of whole processes only.
             .or_else(|_| Pidfd::open(pager.id()))
             .map_err(|error| cannot("watch the pager", error))?;
-        let start = FrontMessage::Start(Box::new(config));
+        let start = SupervisorMessage::Start(Box::new(config));
         start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
         match hear(&socket, &pager_life) {
-            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, events }),
-            Ok(FrontMessage::Failed(reason)) => Err(reason),
-            Ok(other) => Err(format!("the pager said {other:?}")),
-            Err(error) => Err(cannot("hear the pager", error)),
+            Ok(SupervisorMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, events }),
+            Ok(SupervisorMessage::Failed(reason)) => Err(reason),
+            Ok(other) => Err(format!("the pager sent an unexpected message: {other:?}")),
+            Err(error) => Err(cannot("receive from the pager", error)),
         }
     }
 
     /// Watches over the program until every process of the tree has ended.
     fn watch(&mut self, program: &Child) -> ExitCode {
         let program = program.id();
-        if FrontMessage::Running(program).send(&self.socket).is_err() {
+        if SupervisorMessage::Running(program).send(&self.socket).is_err() {
             return self.pager_is_gone(program);
         }
         let mut status = None;
@@ -564,7 +588,7 @@ impl Front {
                 PollFd::new(&self.socket, PollFlags::IN),
                 PollFd::new(&self.pager_life, PollFlags::IN),
             ];
-            // Interrupted is as good as woken.
+            // An interrupted poll counts as a wake-up.
             let _ = poll(&mut waiting, None);
             let pager_spoke = waiting[1..].iter().any(|fd| !fd.revents().is_empty());
             while let Some(signal) = self.signals.next() {
@@ -592,19 +616,20 @@ impl Front {
             match change {
                 Change::Exited { pid, code } if pid == program => *status = Some(code),
                 Change::Killed { pid, signal } if pid == program => *status = Some(128 + signal),
-                // The shell sees the job stop when both have.
+                // The supervisor stops too, because the shell sees the job stop only when both have
+                // stopped.
                 Change::Stopped { pid, .. } if pid == program => {
-                    // Without the pager the run is over anyway.
-                    let _ = FrontMessage::Stopping.send(&self.socket);
+                    // Send errors do not matter: without the pager the run is over.
+                    let _ = SupervisorMessage::Stopping.send(&self.socket);
                     signals::stop_self();
-                    let _ = FrontMessage::GoesOn.send(&self.socket);
+                    let _ = SupervisorMessage::GoesOn.send(&self.socket);
                 }
                 _ => {}
             }
         }
     }
 
-    /// What is left of the tree, the pager aside.
+    /// Returns the supervisor's children without the pager.
     fn others(&self) -> Vec<u32> {
         let mut children = proc::children(std::process::id());
         children.retain(|&pid| pid != self.pager.id());
@@ -613,7 +638,8 @@ impl Front {
 
     fn pager_is_gone(&mut self, program: u32) -> ExitCode {
         signals::send(program, signals::SIGKILL);
-        // What one of them had started is seen when that one is gone.
+        // The children of a killed process appear only after its end, because the supervisor then
+        // adopts them.
         Patience::Ending.sees(|pause| {
             let others = self.others();
             others.iter().for_each(|&pid| signals::send(pid, signals::SIGKILL));
@@ -628,7 +654,7 @@ impl Front {
         fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))
     }
 
-    /// Whether a signal has come that ends programs.
+    /// Returns whether a signal has come that ends programs.
     pub fn is_to_end(&mut self) -> bool {
         const ENDS: [i32; 4] =
             [signals::SIGINT, signals::SIGTERM, signals::SIGHUP, signals::SIGQUIT];
@@ -636,43 +662,46 @@ impl Front {
             .fold(false, |ends, signal| ends | ENDS.contains(&signal.number))
     }
 
-    /// The event that the pager can tell no more.
+    /// Writes the event of the pager's end, which the pager itself cannot write any more.
     pub fn note_pager_ended(&mut self, program: u32) {
         if let Some(file) = &mut self.events {
             let killed = Event::Killed { why: Why::PagerEnded };
-            // Nobody is left to say that it cannot be written.
+            // No place is left to report a failed write.
             let _ = file.write_all(events::line(std::process::id(), program, &killed).as_bytes());
         }
     }
 
     fn finish(&mut self, program: u32, status: i32) -> ExitCode {
-        let told = FrontMessage::Ended(status).send(&self.socket);
+        let told = SupervisorMessage::Ended(status).send(&self.socket);
         match told.and_then(|()| hear(&self.socket, &self.pager_life)) {
-            Ok(FrontMessage::Reported { failed: true }) => ExitCode::from(FAILED),
+            Ok(SupervisorMessage::Reported { failed: true }) => ExitCode::from(FAILED),
             Ok(_) => ExitCode::from(status as u8),
             Err(_) => {
                 self.note_pager_ended(program);
-                fail(FAILED, format!("the pager ended before it could report{}", limit_of_time()))
+                fail(
+                    FAILED,
+                    format!("the pager ended before it wrote the report{}", limit_of_time()),
+                )
             }
         }
     }
 }
 
-/// Why the pager may have ended, if it may use only so much CPU time.
+/// Returns a hint for the message about a pager that ended, if its CPU time is limited.
 pub fn limit_of_time() -> String {
     Limit::CpuTime.now().map_or_else(String::new, |seconds| {
-        format!(" (it may use {seconds} s of CPU time; more: ulimit -Ht)")
+        format!(" (its limit is {seconds} s of CPU time; raise it: ulimit -Ht)")
     })
 }
 
-/// What the pager says next; an error if it ends before.
-pub fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<FrontMessage> {
+/// Returns the next message of the pager, or an error if the pager ends first.
+pub fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<SupervisorMessage> {
     loop {
         let mut waiting = [PollFd::new(socket, PollFlags::IN), PollFd::new(life, PollFlags::IN)];
-        // Interrupted: once more.
+        // After an interruption the loop polls again.
         let _ = poll(&mut waiting, None);
         if waiting[0].revents().contains(PollFlags::IN) {
-            return FrontMessage::receive(socket);
+            return SupervisorMessage::receive(socket);
         }
         if waiting.iter().any(|fd| !fd.revents().is_empty()) {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -680,32 +709,33 @@ pub fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<FrontMessage> {
     }
 }
 
-/// Whether the other end is the process that started this one, and runs this very program.
-fn is_own_front(socket: &Socket) -> bool {
+/// Returns whether the other end is the process that started this one, and runs the same program
+/// file.
+fn is_own_supervisor(socket: &Socket) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let Ok(front) = socket.peer() else { return false };
+    let Ok(supervisor) = socket.peer() else { return false };
     let program = |process: &str| {
         let file = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
         Some((file.dev(), file.ino()))
     };
     let _tracing = rights::tracing();
     let own = program("self");
-    front == std::os::unix::process::parent_id()
+    supervisor == std::os::unix::process::parent_id()
         && own.is_some()
-        && own == program(&front.to_string())
+        && own == program(&supervisor.to_string())
 }
 
-/// The pager process: its standard input is the socket to the front.
+/// Runs the pager process. Its standard input is the socket to the supervisor.
 pub fn pager() -> ExitCode {
-    // What was meant for the program.
+    // Close the descriptors that were inherited for the program.
     drop(inherited::descriptors());
     inherited::keep_going();
     let socket = match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => Socket::new(socket),
-        Err(_) => return fail(FAILED, "the pager was started without a front"),
+        Err(_) => return fail(FAILED, "the pager was started without a supervisor"),
     };
-    if !is_own_front(&socket) {
-        return fail(FAILED, "the pager is started by `ebb run` alone; see ebb run --help");
+    if !is_own_supervisor(&socket) {
+        return fail(FAILED, "the pager can only be started by `ebb run`; see ebb run --help");
     }
     match ebb_pager::serve(&socket) {
         Ok(()) => ExitCode::SUCCESS,
@@ -728,7 +758,8 @@ mod tests {
         assert_eq!(list("/lib/a.so", None), "/lib/a.so:/tmp/ebb-2/agent.so");
     }
 
-    /// It was said to be the program's: that it could not be executed.
+    /// Shows that EAGAIN from fork is reported as a limit of processes and not as a program that
+    /// cannot be executed.
     #[test]
     fn one_process_too_many_is_told_as_that() {
         let refused =

@@ -1,16 +1,19 @@
-//! The figures of a run for Prometheus and its like, over HTTP (`ebb run --metrics ADDR`).
+//! Serves the figures of a run for Prometheus over HTTP (`ebb run --metrics ADDR`).
 //!
-//! A thread of the front serves them, and asks the pager as `ebb stat` does. Whoever connects may be slow, or hostile:
+//! A thread of the supervisor serves them and asks the pager as `ebb stat` does. A client may be
+//! slow or hostile:
 //!
-//! * SERVE-1: nobody is waited for: connections are read and written when they can be, by one thread.
-//! * SERVE-2: they are [`CALLERS_MAX`] at most; the oldest makes room for the next. Each has [`REQUEST_MAX`] bytes for its request and
-//!   [`PATIENCE`] for all of it, and is closed after its answer.
-//! * SERVE-3: however many ask, the pager is asked once in [`FRESH`] at most.
-//! * SERVE-4: what is sent is the figures of this run alone; nothing of it can be changed from here.
+//! * SERVE-1: the thread never waits for one client. It reads and writes every connection as far as
+//!   that is possible without blocking.
+//! * SERVE-2: there are at most [`CALLERS_MAX`] connections, and the oldest makes room for a new
+//!   one. Each has [`REQUEST_MAX`] bytes for its request and [`PATIENCE`] for all of it. It is
+//!   closed after its answer.
+//! * SERVE-3: the pager is asked at most once in [`FRESH`], however many clients ask.
+//! * SERVE-4: an answer contains the figures of this run only. A client can change nothing.
 
 use crate::line::{connect, converse, no_answer};
 use crate::metrics;
-use ebb_agent::protocol::GREET_STAT;
+use ebb_agent::protocol::HELLO_STAT;
 use ebb_pager::patience::Patience;
 use ebb_pager::{FAULTS_JSON, PRESSURE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,22 +23,22 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Connections at a time.
+/// Greatest number of connections at a time.
 const CALLERS_MAX: usize = 16;
-/// Bytes and headers of a request.
+/// Greatest size of a request: bytes, and number of headers.
 const REQUEST_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
-/// How long a connection may last.
+/// Longest time that a connection may last.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long figures are as good as new.
+/// Time for which figures are reused.
 const FRESH: Duration = Duration::from_millis(200);
-/// How often connections are looked through for those that have lasted too long.
+/// Interval at which connections are checked for their age.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Where figures are to be had: a port of this machine alone, unless an address is written out.
+/// Returns the address to listen at. A bare port means an address of this machine only.
 pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let why = |reason: &str| {
         format!(
@@ -44,27 +47,28 @@ pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     };
     let port = text.strip_prefix(':').unwrap_or(text);
     if !port.contains([':', '.']) {
-        let port = port.parse::<u16>().map_err(|_| why("this is no port (0 to 65535)"))?;
+        let port = port.parse::<u16>().map_err(|_| why("not a port (0 to 65535)"))?;
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
     let found = text.to_socket_addrs().map_err(|error| why(&error.to_string()))?.next();
     found.ok_or_else(|| why("there is no such address"))
 }
 
-/// Listens there, before anything is started.
+/// Listens at an address. Called before anything starts.
 pub fn listen(text: &str) -> std::result::Result<TcpListener, String> {
     let address = address(text)?;
     let listener = TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
     listener.map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => {
-            format!("--metrics {text}: {address} is taken, by another run perhaps; give another port, or 0 for any")
+            format!("--metrics {text}: {address} is taken, perhaps by another run; give another port, or 0 for \
+                 any free one")
         }
         _ => format!("--metrics {text}: cannot listen at {address}: {error}"),
     })
 }
 
-/// Begins to serve the run of this process, whose pager listens at `socket`.
+/// Starts the thread that serves the figures of the run whose pager listens at `socket`.
 pub fn start(listener: TcpListener, socket: PathBuf) -> Result<()> {
     let serve = move || Server { listener, socket, callers: Vec::new(), figures: None }.run();
     std::thread::Builder::new()
@@ -74,12 +78,12 @@ pub fn start(listener: TcpListener, socket: PathBuf) -> Result<()> {
         .map(drop)
 }
 
-/// Somebody has connected.
+/// A client's connection.
 struct Caller {
     stream: TcpStream,
     since: Instant,
     request: Vec<u8>,
-    /// The answer, and how much of it is sent.
+    /// Answer, and the number of its bytes that are sent.
     answer: Option<(Vec<u8>, usize)>,
 }
 
@@ -87,12 +91,12 @@ struct Server {
     listener: TcpListener,
     socket: PathBuf,
     callers: Vec<Caller>,
-    /// The last that were asked for, and when.
+    /// Last answer of the pager, and when it was asked.
     figures: Option<(Instant, std::result::Result<String, String>)>,
 }
 
 impl Server {
-    /// Until the process ends.
+    /// Serves until the process ends.
     fn run(mut self) {
         loop {
             let ready = self.wait();
@@ -102,7 +106,7 @@ impl Server {
             let mut at = ready;
             callers.retain_mut(|caller| {
                 let is_ready = at.next().unwrap_or(false);
-                // Who can go on does, however late this thread is.
+                // A caller that is ready is served first, even if this thread is late.
                 (!is_ready || self.serve(caller)) && caller.since.elapsed() < PATIENCE
             });
             self.callers = callers;
@@ -112,7 +116,8 @@ impl Server {
         }
     }
 
-    /// Waits until there is something to do: whether somebody is new, and which callers can go on.
+    /// Waits until there is work. Returns whether a new client waits, followed by whether each
+    /// caller is ready.
     fn wait(&self) -> Vec<bool> {
         let mut waiting = vec![PollFd::new(&self.listener, PollFlags::IN)];
         waiting.extend(self.callers.iter().map(|caller| {
@@ -122,7 +127,7 @@ impl Server {
         let limit = (!self.callers.is_empty()).then_some(&LOOK);
         match poll(&mut waiting, limit) {
             Ok(_) => waiting.iter().map(|fd| !fd.revents().is_empty()).collect(),
-            // Interrupted.
+            // The poll was interrupted.
             Err(_) => Vec::new(),
         }
     }
@@ -134,7 +139,7 @@ impl Server {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    // SERVE-2: they are in the order in which they came.
+                    // SERVE-2: the callers are in the order in which they came.
                     if self.callers.len() == CALLERS_MAX {
                         self.callers.remove(0);
                     }
@@ -143,7 +148,7 @@ impl Server {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => {
-                    // No descriptor is left, or who connected is gone.
+                    // No descriptor is left, or the client has gone.
                     std::thread::sleep(Duration::from_millis(50));
                     return;
                 }
@@ -151,7 +156,7 @@ impl Server {
         }
     }
 
-    /// Goes on with a caller. False when that is over.
+    /// Serves a caller as far as possible. Returns false when the caller is to be closed.
     fn serve(&mut self, caller: &mut Caller) -> bool {
         if caller.answer.is_none() {
             match caller.hear() {
@@ -181,7 +186,7 @@ impl Server {
         }
     }
 
-    /// The figures, no older than [`FRESH`] (SERVE-3).
+    /// Returns the figures, no older than [`FRESH`] (SERVE-3).
     fn figures(&mut self) -> &std::result::Result<String, String> {
         let old = self.figures.as_ref().is_none_or(|(at, _)| at.elapsed() > FRESH);
         if old {
@@ -192,24 +197,24 @@ impl Server {
     }
 }
 
-/// Asks the pager at `socket`.
+/// Asks the pager at `socket` for the figures.
 fn ask(socket: &Path) -> std::result::Result<String, String> {
     let ask = |request| {
         let line = connect(socket, Patience::Glance).map_err(no_answer)?;
-        converse(&line, GREET_STAT, request, Some(Patience::Glance))
+        converse(&line, HELLO_STAT, request, Some(Patience::Glance))
     };
     let (stat, pressure, faults) = (ask("")?, ask(PRESSURE)?, ask(FAULTS_JSON)?);
     metrics::openmetrics(std::process::id(), &stat, &pressure, &faults)
         .map_err(|error| error.to_string())
 }
 
-/// What a caller wants.
+/// State of a caller's request.
 #[derive(PartialEq, Eq, Debug)]
 enum Heard {
-    /// Nothing yet.
+    /// The request is not complete yet.
     Nothing,
     Gone,
-    /// What was said is no request that is answered: the status.
+    /// The request gets no answer but this status line.
     Wrong(&'static str),
     Asked {
         path: String,
@@ -218,7 +223,7 @@ enum Heard {
 }
 
 impl Caller {
-    /// Reads what there is.
+    /// Reads the bytes that have arrived.
     fn hear(&mut self) -> Heard {
         let mut bytes = [0; 2048];
         loop {
@@ -236,7 +241,8 @@ impl Caller {
         }
     }
 
-    /// Sends what can be sent. False when all is, or nobody is there any more.
+    /// Sends as much of the answer as possible. Returns false when all is sent or the client has
+    /// gone.
     fn tell(&mut self) -> bool {
         let Some((answer, sent)) = &mut self.answer else { return true };
         while *sent < answer.len() {
@@ -251,7 +257,7 @@ impl Caller {
     }
 }
 
-/// What the bytes of a request say so far.
+/// Parses the bytes of a request that have arrived.
 fn understood(bytes: &[u8]) -> Heard {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);

@@ -1,23 +1,23 @@
-//! `ebb set`: changes what a run may have while it lasts, over its socket.
+//! `ebb set` changes the limits of a run while it lasts, over the socket of the run.
 
 use crate::run::memory_total;
 use crate::size;
 use crate::stat::ask;
-use ebb_agent::protocol::GREET_SET;
+use ebb_agent::protocol::HELLO_SET;
 use ebb_pager::{MEMORY_MIN_BYTES, REFUSED};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 Keys, with the names of control groups where there is one:
-  memory.max=SIZE         the limit. More takes effect at once; less comes step by step, while the
-                          program goes on, and is taken back as far as it cannot be had
-  memory.high=SIZE|max    above this the program is slowed down; max: nowhere
-  memory.reclaim=SIZE     so much leaves memory now, once; last if there are several keys
-  tier.ram=SIZE|max       the most that compressed memory may take; max: half of the limit
-SIZE is as for `ebb run`. Nothing is changed unless all of it is understood.
+  memory.max=SIZE         the limit. A higher one takes effect at once. A lower one comes step by
+                          step while the program runs, and stops where no more memory can leave
+  memory.high=SIZE|max    limit above which the program is throttled; max: none
+  memory.reclaim=SIZE     reclaim this much now, once; the last step if there are several keys
+  tier.ram=SIZE|max       most memory that compressed pages may take; max: half of the limit
+SIZE is as for `ebb run`. Nothing changes unless all settings are valid.
 
-Exit status: 0 when it is so; 1 if PID belongs to no run of yours, or it could not be had whole.
+Exit status: 0 when all settings are in effect; 1 if one is not, or PID belongs to no run of yours.
 
 Examples:
   ebb set 4711 memory.max=256M
@@ -27,22 +27,23 @@ pub struct Arguments {
     /// Any process of the run, or the `ebb run` itself
     #[arg(value_name = "PID")]
     pid: u32,
-    /// What it is to have
+    /// New settings of the run
     #[arg(value_name = "KEY=VALUE", required = true)]
     settings: Vec<String>,
 }
 
-/// What the run is asked for: what it may have, then what is to be reclaimed.
+/// Returns the two requests to the run: the one for its limits, and the one for reclaim.
 fn requests(settings: &[String], total: u64) -> Result<[String; 2], String> {
     let [mut limits, mut reclaim] = [String::new(), String::new()];
     for setting in settings {
         let (key, value) = setting.split_once('=').ok_or_else(|| {
-            format!("'{setting}' is no setting; write KEY=VALUE, as memory.max=256M")
+            format!("'{setting}' is not a setting; write KEY=VALUE, as memory.max=256M")
         })?;
         let bytes = || size::parse(value, total).map_err(|error| format!("{key}: {error}"));
         let at_least = |bytes: u64| {
             let least = MEMORY_MIN_BYTES >> 20;
-            let why = || format!("{setting}: too little to run in; the least is {least}M");
+            let why =
+                || format!("{setting}: less than a program can run in; the least is {least}M");
             (bytes >= MEMORY_MIN_BYTES).then_some(bytes).ok_or_else(why)
         };
         match (key, value) {
@@ -54,7 +55,7 @@ fn requests(settings: &[String], total: u64) -> Result<[String; 2], String> {
             ("memory.reclaim", _) => reclaim = format!("reclaim={}", bytes()?),
             _ => {
                 return Err(format!(
-                    "there is no '{key}' to set; memory.max, memory.high, memory.reclaim and tier.ram are"
+                    "'{key}' is not a key; write memory.max, memory.high, memory.reclaim or tier.ram"
                 ));
             }
         }
@@ -62,11 +63,11 @@ fn requests(settings: &[String], total: u64) -> Result<[String; 2], String> {
     Ok([limits, reclaim])
 }
 
-/// Has the run that a process belongs to changed so; waits until it is.
+/// Asks the run that process `pid` belongs to for the changes, and waits until they are done.
 pub fn have(pid: u32, settings: &[String]) -> Result<(), String> {
     let requests = requests(settings, memory_total())?;
     for request in requests.iter().filter(|request| !request.is_empty()) {
-        let answer = ask(pid, GREET_SET, request)?;
+        let answer = ask(pid, HELLO_SET, request)?;
         if let Some(reason) = answer.strip_prefix(REFUSED) {
             return Err(reason.to_owned());
         }
@@ -74,7 +75,7 @@ pub fn have(pid: u32, settings: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Has it changed.
+/// Changes the run.
 pub fn set(arguments: &Arguments) -> ExitCode {
     match have(arguments.pid, &arguments.settings) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,8 @@
-//! Sizes as systemd takes them: bytes, K M G T (base 1024; KiB and the like, in any case, are the same), or a percentage of the machine's memory.
+//! Parses sizes in the form of systemd. A size is bytes, a number with K, M, G or T, or a
+//! percentage of the machine's memory. The base is 1024. Suffixes like KiB mean the same, in any
+//! case.
 
-/// Parses `text`; `total` is the machine's memory in bytes.
+/// Parses `text`. `total` is the machine's memory in bytes.
 pub fn parse(text: &str, total: u64) -> Result<u64, String> {
     let wrong = |why: &str| {
         Err(format!("'{text}' is not a size: {why}; write bytes, 512K, 256M, 4G, 1T or 25%"))
@@ -17,7 +19,7 @@ pub fn parse(text: &str, total: u64) -> Result<u64, String> {
     };
     let factor = match unit {
         "%" if number <= 100.0 => total as f64 / 100.0,
-        "%" => return wrong("more than all of the memory"),
+        "%" => return wrong("it is more than all of the memory"),
         unit => match ebb_swap::unit_shift(unit) {
             Ok(shift) => (1u64 << shift) as f64,
             Err(why) => return wrong(&why),
@@ -27,7 +29,7 @@ pub fn parse(text: &str, total: u64) -> Result<u64, String> {
     if bytes >= u64::MAX as f64 { wrong("it is too large") } else { Ok(bytes as u64) }
 }
 
-/// A size as it is typed, in whole units, not less.
+/// Returns a size in whole MiB as it is typed, rounded up.
 pub fn whole(bytes: u64) -> String {
     format!("{}M", bytes.div_ceil(1 << 20))
 }

@@ -1,9 +1,10 @@
-//! `ebb stat`: asks the pager of a run for its figures, over the socket in the user's runtime folder.
+//! `ebb stat` asks the pager of a run for its figures, over the socket in the user's runtime
+//! folder.
 
 use crate::line::{converse, no_answer};
 use crate::picture::{Picture, Sample};
 use crate::{folder, metrics};
-use ebb_agent::protocol::GREET_STAT;
+use ebb_agent::protocol::HELLO_STAT;
 use ebb_pager::patience::Patience;
 use ebb_pager::{FAULTS, FAULTS_JSON, PRESSURE};
 use ebb_sys::proc;
@@ -13,21 +14,21 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often a picture is written while it grows.
+/// Interval at which a growing picture is written.
 const REDRAWN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The counters have the names of /proc/vmstat; nr_ are levels, in pages; what only Ebb has begins
-with ebb_. Pressure (--pressure): the share of the last 10, 60 and 300 seconds in which at least one
+The counters have the names of /proc/vmstat. Names with nr_ are levels, in pages; names that only Ebb
+has begin with ebb_. Pressure (--pressure): the share of the last 10, 60 and 300 seconds in which at least one
 thread (some), or all that had something to do (full), waited for memory, and the total in us.
 
-Faults (--faults): how long each stage of a fault takes, by what the touch found. Every fault is
-counted; what passes before its message is read and after its thread is woken is estimated from
-samples, and what the kernel does in the thread itself is measured once.
+Faults (--faults): how long each stage of a fault takes, by the kind of fault. Every fault is counted.
+The time before its message is read and after its thread is woken is estimated from samples; the time
+that the kernel spends in the thread itself is measured once.
 
-With --watch the figures are told again and again until the run ends: in text first all of them, then
-those that have changed, each with how much in a second; in JSON a line each time, with its time.
+With --watch the figures are printed repeatedly until the run ends. As text: first all of them, then
+those that have changed, each with its change per second. As JSON: one line each time, with the time.
 
 Exit status: 0, or 1 if PID belongs to no run of yours.
 
@@ -45,20 +46,20 @@ pub struct Arguments {
     /// Any process of the run, or the `ebb run` itself
     #[arg(value_name = "PID", required_unless_present = "watch")]
     pid: Option<u32>,
-    /// The time lost waiting for memory instead, as the kernel's memory.pressure shows it
+    /// Show the time lost waiting for memory, in the format of memory.pressure
     #[arg(long)]
     pressure: bool,
-    /// Where the time of faults goes instead, by kind and stage
+    /// Show the time of faults by kind and stage
     #[arg(long, conflicts_with = "pressure")]
     faults: bool,
     /// Form of the figures
     #[arg(long, value_enum, default_value = "text", conflicts_with = "pressure")]
     format: Format,
-    /// Again and again, every so many seconds, until the run ends [default: 1]
+    /// Repeat every SECONDS until the run ends [default: 1]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     watch: Option<String>,
-    /// Draw what is watched instead: where the run's pages are over time, and how long threads wait for them. The picture
-    /// is written every few seconds, and when the run ends
+    /// Draw to FILE where pages are over time and how long threads wait; written every few seconds
+    /// and at the end
     #[arg(long, value_name = "FILE", requires = "watch", conflicts_with_all = ["pressure", "faults"])]
     svg: Option<PathBuf>,
 }
@@ -67,12 +68,13 @@ pub struct Arguments {
 enum Format {
     Text,
     Json,
-    /// What Prometheus and its like read
+    /// OpenMetrics, as Prometheus reads it
     Openmetrics,
 }
 
 impl Arguments {
-    /// The process, and how often its run is asked, if more than once. `--watch 4711` is of that process.
+    /// Returns the process, and the interval if its run is asked repeatedly. With `--watch 4711`
+    /// the number is the process.
     fn subject(&self) -> Result<(u32, Option<Duration>), String> {
         let every = |text: &str| delay(text).map_err(|why| format!("--watch {text}: {why}"));
         match (self.pid, self.watch.as_deref()) {
@@ -86,15 +88,16 @@ impl Arguments {
         }
     }
 
-    /// What is asked for, in its form.
+    /// Asks for the figures and returns them in the chosen form.
     fn text(&self, pid: u32) -> Result<String, String> {
-        let ask = |request| ask(pid, GREET_STAT, request);
+        let ask = |request| ask(pid, HELLO_STAT, request);
         match (self.faults, self.format) {
             (true, Format::Text) => ask(FAULTS),
             (true, Format::Json) => ask(FAULTS_JSON),
-            (true, Format::Openmetrics) => {
-                Err("--faults has no openmetrics; --format json, or leave --faults out".into())
-            }
+            (true, Format::Openmetrics) => Err(
+                "--faults has no format openmetrics; write --format json, or leave --faults out"
+                    .into(),
+            ),
             (false, _) if self.pressure => ask(PRESSURE),
             (false, Format::Text) => ask(""),
             (false, Format::Json) => Ok(metrics::json(&ask("")?)),
@@ -105,24 +108,25 @@ impl Arguments {
         }
     }
 
-    /// The same again and again, until the run ends or nobody reads any more.
+    /// Prints the figures repeatedly, until the run ends or the output is closed.
     fn watch(&self, pid: u32, every: Duration) -> Result<(), String> {
         if self.format == Format::Openmetrics {
-            return Err("--watch has no openmetrics, which is read at one moment; --format json, or ebb run --metrics \
-                        for Prometheus"
+            return Err("--watch has no format openmetrics, which is for one moment; write --format json, or use \
+                        ebb run --metrics for Prometheus"
                 .into());
         }
-        // The process asked for may end before its run does.
-        let front = front_of(pid)?;
+        // The loop asks by the supervisor's number, because process `pid` may end before its run
+        // does.
+        let supervisor = supervisor_of(pid)?;
         if let Some(file) = &self.svg {
-            return draw(front, every, file);
+            return draw(supervisor, every, file);
         }
         let mut before: Option<(Instant, String)> = None;
         loop {
             let at = Instant::now();
-            let text = match self.text(front) {
+            let text = match self.text(supervisor) {
                 Ok(text) => text,
-                Err(_) if before.is_some() && has_ended(front) => return Ok(()),
+                Err(_) if before.is_some() && has_ended(supervisor) => return Ok(()),
                 Err(reason) => return Err(reason),
             };
             let shown = match (&before, self.format) {
@@ -142,9 +146,9 @@ impl Arguments {
     }
 }
 
-/// Draws a run, until it ends.
-fn draw(front: u32, every: Duration, file: &Path) -> Result<(), String> {
-    let command = crate::ps::command_of(front).ok_or_else(|| no_run(front))?;
+/// Draws a run until it ends.
+fn draw(supervisor: u32, every: Duration, file: &Path) -> Result<(), String> {
+    let command = crate::ps::command_of(supervisor).ok_or_else(|| no_run(supervisor))?;
     let program = command.split_ascii_whitespace().next().unwrap_or_default();
     let title = format!("ebb run -- {}", program.rsplit('/').next().unwrap_or_default());
     let write = |picture: &Picture| {
@@ -152,21 +156,22 @@ fn draw(front: u32, every: Duration, file: &Path) -> Result<(), String> {
         written.map_err(|error| format!("--svg {}: {error}", file.display()))
     };
     let mut picture = Picture::default();
-    // Before anything is watched: where the file cannot be written, that is said now.
+    // Written once before the first sample, so that a file that cannot be written is reported now.
     write(&picture)?;
     let mut written = Instant::now();
-    // Time counts from the first sample: the areas begin at the edge, however long its answer takes.
+    // Time counts from the first sample. So the areas begin at the edge, however long the first
+    // answer takes.
     let mut began = None;
     loop {
         let at = Instant::now();
-        let told = ask(front, GREET_STAT, "")
-            .and_then(|stat| Ok((stat, ask(front, GREET_STAT, PRESSURE)?)));
+        let told = ask(supervisor, HELLO_STAT, "")
+            .and_then(|stat| Ok((stat, ask(supervisor, HELLO_STAT, PRESSURE)?)));
         match told {
             Ok((stat, pressure)) => {
                 let since = at - *began.get_or_insert(at);
                 picture.add(Sample::of(since.as_secs_f64(), &stat, &pressure));
             }
-            Err(_) if has_ended(front) => return write(&picture),
+            Err(_) if has_ended(supervisor) => return write(&picture),
             Err(reason) => return Err(reason),
         }
         if written.elapsed() > REDRAWN {
@@ -177,7 +182,7 @@ fn draw(front: u32, every: Duration, file: &Path) -> Result<(), String> {
     }
 }
 
-/// Seconds, as they are written.
+/// Parses an interval in seconds.
 pub fn delay(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds @ 0.1..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
@@ -185,14 +190,14 @@ pub fn delay(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// An object on a line, with the time first.
+/// Returns an object in one line, with the time as its first member.
 fn with_time(object: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let rest = object.trim_start().strip_prefix('{').unwrap_or_default();
     format!("{{\"time_unix_us\":{now},{rest}")
 }
 
-/// The figures that are others now, each with how much it has changed in a second.
+/// Returns the figures that have changed, each with its change in a second.
 fn changes(before: &str, now: &str, seconds: f64) -> String {
     let old: HashMap<&str, &str> = before.lines().filter_map(|line| line.split_once(' ')).collect();
     let mut text = String::new();
@@ -207,20 +212,20 @@ fn changes(before: &str, now: &str, seconds: f64) -> String {
     if text.is_empty() { "nothing has changed\n".to_owned() } else { text }
 }
 
-/// On standard output, at once. False if nobody reads it any more.
+/// Prints at once to standard output. Returns false if the output is closed.
 fn reads(text: &str) -> bool {
     use std::io::Write;
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
-/// On standard output. A reader that has seen enough is no failure.
+/// Prints to standard output. A closed pipe is no failure: the reader has seen enough.
 pub fn say(text: &str) {
     use std::io::Write;
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Prints them.
+/// Prints the figures of a run.
 pub fn stat(arguments: &Arguments) -> ExitCode {
     let (pid, every) = match arguments.subject() {
         Ok(subject) => subject,
@@ -244,29 +249,29 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 
 /// Asks the run that `pid` belongs to.
 pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
-    // Changes that `ebb set` and `ebb lru-gen` ask for may take their time.
-    let patience = (kind == GREET_STAT).then_some(Patience::Answer);
+    // Changes for `ebb set` and `ebb lru-gen` may take long, so their answers have no time limit.
+    let patience = (kind == HELLO_STAT).then_some(Patience::Answer);
     let (_, line) = line_to(pid).map_err(no_answer)?.ok_or_else(|| no_run(pid))?;
     converse(&line, kind, request, patience)
 }
 
-/// The `ebb run` that `pid` belongs to.
-pub fn front_of(pid: u32) -> Result<u32, String> {
-    line_to(pid).map_err(no_answer)?.map(|(front, _)| front).ok_or_else(|| no_run(pid))
+/// Returns the PID of the supervisor (`ebb run`) that `pid` belongs to.
+pub fn supervisor_of(pid: u32) -> Result<u32, String> {
+    line_to(pid).map_err(no_answer)?.map(|(supervisor, _)| supervisor).ok_or_else(|| no_run(pid))
 }
 
-/// A line to the run of this `ebb run`.
+/// Connects to the run of this supervisor.
 #[cfg(feature = "top")]
-pub fn line_to_front(front: u32) -> Result<Socket, String> {
-    line_of_run(front).map_err(no_answer)?.ok_or_else(|| no_run(front))
+pub fn connect_supervisor(supervisor: u32) -> Result<Socket, String> {
+    line_of_run(supervisor).map_err(no_answer)?.ok_or_else(|| no_run(supervisor))
 }
 
-/// Whether a run that does not answer is over: nothing of it is left to ask.
-pub fn has_ended(front: u32) -> bool {
-    matches!(line_of_run(front), Ok(None))
+/// Returns whether a run that does not answer has ended, so that nothing is left to ask.
+pub fn has_ended(supervisor: u32) -> bool {
+    matches!(line_of_run(supervisor), Ok(None))
 }
 
-/// A line to a run, by its front's number or, where that is apart, by its program's.
+/// Connects to a run by its supervisor's number, or by its program's with `--exec`.
 fn line_of_run(number: u32) -> std::io::Result<Option<Socket>> {
     match folder::line_to(number)? {
         Some(line) => Ok(Some(line)),
@@ -276,12 +281,12 @@ fn line_of_run(number: u32) -> std::io::Result<Option<Socket>> {
 
 fn no_run(pid: u32) -> String {
     format!(
-        "process {pid} belongs to no run of yours; give the number of one, or of a process in it (`ebb ps` \
-         shows them)"
+        "process {pid} belongs to no run of yours; give the PID of a run, or of a process in it \
+         (`ebb ps` lists your runs)"
     )
 }
 
-/// The run that a process is in, with a connection to it.
+/// Finds the run that a process belongs to. Returns the run's number and a connection to it.
 fn line_to(process: u32) -> std::io::Result<Option<(u32, Socket)>> {
     let mut pid = process;
     while pid > 1 {

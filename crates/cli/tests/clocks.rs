@@ -1,28 +1,29 @@
-//! Tests wait for events and compare no times: the words of a clock do not occur in test code.
+//! Checks that tests wait for events and compare no times: the words of a clock do not occur in
+//! test code.
 //!
 //! Test code is:
 //! * CLOCKS-1: every file below `crates/*/tests`, every file that is named `tests.rs`, and
 //!   `crates/e2e/src` but for its measurements;
-//! * CLOCKS-2: the file of a `mod` that `#[cfg(test)]` stands before, and what follows where such a `mod`
-//!   has its text there.
+//! * CLOCKS-2: the file of a `mod` after `#[cfg(test)]`, and the text of a file from such a `mod`
+//!   with a body on.
 //!
-//! Comments and texts do not count: a program that a test starts may rest.
+//! Comments and strings do not count, so a program that a test starts may sleep.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The words, and what a test does instead.
+/// Forbidden words, each with the replacement in a test.
 const WORDS: [(&str, &str); 3] = [
     ("sleep", "wait for the event: `ebb_testing::eventually`; what must not happen: `give_time`"),
     ("Instant", "bound a wait by `ebb_testing::Guard`; take a time from a simulated clock"),
     ("elapsed", "compare no time: wait for the event, or measure in `ebb-e2e`'s `measure`"),
 ];
 
-/// Not test code, though the rules above would have it so: the tests' only clock, and the measurements.
+/// Exceptions from CLOCKS-1 and CLOCKS-2: the only clock of the tests, and the measurements.
 const MAY: [&str; 2] = ["testing/src/lib.rs", "e2e/src/bin/measure/"];
 
-/// The text with blanks for what its comments, strings and characters hold. Lines stay where they
+/// Returns the text with comments, strings and characters replaced by blanks. Lines stay where they
 /// are.
 fn code_of(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -58,13 +59,13 @@ fn code_of(text: &str) -> String {
     out
 }
 
-/// The name or number that it begins with.
+/// Returns the name or number at the beginning of the text.
 fn word(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     &text[..end]
 }
 
-/// The length of the comment that it begins with; comments lie in comments.
+/// Returns the length of the comment at the beginning of the text. Comments nest.
 fn comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
@@ -83,7 +84,7 @@ fn comment(text: &str) -> usize {
     text.len()
 }
 
-/// The length of the string that it begins with.
+/// Returns the length of the string at the beginning of the text.
 fn string(text: &str) -> usize {
     let mut escaped = false;
     let end = text[1..].find(|c| {
@@ -94,7 +95,7 @@ fn string(text: &str) -> usize {
     end.map_or(text.len(), |end| end + 2)
 }
 
-/// The length of the raw string that it begins with, after its `r`.
+/// Returns the length of the raw string at the beginning of the text, after its `r`.
 fn raw_string(text: &str) -> Option<usize> {
     let hashes = text.len() - text.trim_start_matches('#').len();
     let inside = text[hashes..].strip_prefix('"')?;
@@ -102,7 +103,7 @@ fn raw_string(text: &str) -> Option<usize> {
     Some(inside.find(&close).map_or(text.len(), |end| hashes + 1 + end + close.len()))
 }
 
-/// The length of the character that it begins with; a lifetime is none.
+/// Returns the length of the character literal at the beginning of the text; `None` for a lifetime.
 fn character(text: &str) -> Option<usize> {
     let mut inside = text.char_indices().skip(1);
     let (_, first) = inside.next()?;
@@ -113,8 +114,8 @@ fn character(text: &str) -> Option<usize> {
     inside.next().filter(|&(_, c)| c == '\'').map(|(at, _)| at + 1)
 }
 
-/// The modules for tests alone that a file has: where its own begin, and the names of those in
-/// files of theirs.
+/// Finds the test modules of a file. Returns where the first one with a body begins, and the names
+/// of test modules in files of their own.
 fn test_modules(code: &str) -> (Option<usize>, Vec<&str>) {
     let (mut own, mut others) = (None, Vec::new());
     for (at, _) in code.match_indices("#[cfg(") {
@@ -148,7 +149,7 @@ fn test_modules(code: &str) -> (Option<usize>, Vec<&str>) {
     (own, others)
 }
 
-/// The file of the module `name` of `parent`, or the folder with its files.
+/// Returns the two possible paths of the module `name` of `parent`.
 fn files_of(parent: &Path, name: &str) -> [PathBuf; 2] {
     let root = ["mod", "lib", "main"].map(Some);
     let stem = parent.file_stem().and_then(|stem| stem.to_str());
@@ -157,7 +158,7 @@ fn files_of(parent: &Path, name: &str) -> [PathBuf; 2] {
     [folder.join(name).with_extension("rs"), folder.join(name)]
 }
 
-/// Every word of a clock from there on, with its line.
+/// Returns every word of a clock from `from` on, with its line.
 fn words(code: &str, from: usize) -> Vec<(usize, &'static str)> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut found = Vec::new();
@@ -165,9 +166,8 @@ fn words(code: &str, from: usize) -> Vec<(usize, &'static str)> {
         for (at, _) in code.match_indices(word).filter(|&(at, _)| at >= from) {
             let (before, after) = (&code[..at], &code[at + word.len()..]);
             let whole = !before.ends_with(is_part) && !after.starts_with(is_part);
-            // The simulated kswapd has a field of that name; a thread's is called, or named by
-            // its path.
-            // A fake host has it as a method of its own.
+            // The simulated kswapd has a field named `sleep`, and a fake host has a method of that
+            // name. A real sleep is a call or a path.
             let called = after.starts_with('(') && !before.ends_with("fn ");
             let named = word != "sleep" || before.ends_with("::") || called;
             if whole && named {
@@ -178,7 +178,7 @@ fn words(code: &str, from: usize) -> Vec<(usize, &'static str)> {
     found
 }
 
-/// All sources below a folder.
+/// Collects all sources below a folder.
 fn sources(folder: &Path, into: &mut BTreeSet<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();

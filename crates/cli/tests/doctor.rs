@@ -1,10 +1,10 @@
-//! `ebb doctor` and the refusal of `ebb run`, as root and as a user without any rights.
+//! Tests `ebb doctor` and the refusal of `ebb run`, as root and as a user without any rights.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A folder that everybody may enter, with a copy of `ebb`; removed at the end.
+/// A folder with a copy of `ebb` that every user may enter; removed at the end.
 struct Public(PathBuf);
 
 impl Public {
@@ -17,8 +17,8 @@ impl Public {
         };
         mode(&folder, 0o777);
         let public = Self(folder);
-        // By another process: a writable descriptor of this one would be inherited by what other tests
-        // start meanwhile, and the copy could not be executed ("text file busy").
+        // Another process writes the copy. A writable descriptor of this process would be inherited
+        // by programs of other tests. The copy could then not be executed ("text file busy").
         let from = env!("CARGO_BIN_EXE_ebb");
         let copied = Command::new("cp").arg(from).arg(public.ebb()).status().expect("cp");
         assert!(copied.success());
@@ -33,13 +33,13 @@ impl Public {
 
 impl Drop for Public {
     fn drop(&mut self) {
-        // Left behind at worst.
+        // A failure only leaves the folder behind.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Runs `ebb` as nobody, without a capability. Only root may change the user; others are nobody
-/// enough already.
+/// Runs `ebb` as nobody, without a capability. Only root can change the user. Other users have no
+/// rights anyway.
 fn as_nobody(public: &Public, arguments: &[&str]) -> Output {
     let root = std::fs::metadata("/proc/self").expect("proc").uid() == 0;
     let mut command = if root {

@@ -1,4 +1,4 @@
-//! The documents say what is: tables, paths, names and links in them against the repository.
+//! Checks the tables, paths, names and links in the documents against the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +28,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// All files below a folder with one of these endings.
+/// Collects all files below a folder with one of these endings.
 fn files(folder: &Path, endings: &[&str], into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
@@ -48,14 +48,14 @@ fn sources(folder: &str, endings: &[&str]) -> Vec<String> {
     found.iter().map(text).collect()
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    // Blocks of code are no names.
+    // Blocks of code contain no names.
     let outside = text.split("```").step_by(2);
     outside.flat_map(|text| text.lines()).flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// The rows of the table that begins with a line that starts like this: the cells of each.
+/// Returns the cells of each row of the table whose first line begins with `head`.
 fn table<'a>(text: &'a str, head: &str) -> Vec<Vec<&'a str>> {
     let rows = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
     let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).map(cells).collect();
@@ -75,7 +75,7 @@ fn cells(row: &str) -> Vec<&str> {
     cells
 }
 
-/// The crates of the workspace, and which of them each is built with.
+/// Returns the crates of the workspace, each with the workspace crates that it depends on.
 fn crates() -> BTreeMap<String, BTreeSet<String>> {
     // `ebb-NAME = { path = "crates/FOLDER", … }`
     let workspace = read("Cargo.toml");
@@ -112,7 +112,7 @@ fn crates_stand_in_the_order_of_their_dependencies() {
     assert!(crates.keys().eq(above.iter()), "crates {:?}, in the table {above:?}", crates.keys());
 }
 
-/// The page is written by `ebb lab new --reference`.
+/// Shows that the page is as `ebb lab new --reference` writes it.
 #[test]
 fn the_page_of_scenarios_is_that_of_the_code() {
     assert!(
@@ -121,7 +121,7 @@ fn the_page_of_scenarios_is_that_of_the_code() {
     );
 }
 
-/// The page is written by `ebb lab policies --reference`.
+/// Shows that the page is as `ebb lab policies --reference` writes it.
 #[test]
 fn the_page_of_switches_is_that_of_the_code() {
     assert!(
@@ -139,7 +139,7 @@ fn the_threads_of_the_pager_are_those_of_the_table() {
         .map(str::to_owned)
         .collect();
     let mut named = BTreeSet::new();
-    // The store's threads are the pager's, too.
+    // The threads of the store are threads of the pager, too.
     let all = ["crates/pager/src", "crates/store/src"].map(|folder| sources(folder, &["rs"]));
     for source in all.into_iter().flatten() {
         // `run(NAME, body)` in `server.rs` starts a thread of that name, as `Writer` does.
@@ -172,7 +172,7 @@ fn rows_of_tables_have_all_their_cells() {
     }
 }
 
-/// Rows of tables and blocks of code are as wide as they are.
+/// Shows that no line is too wide. Rows of tables and blocks of code may be wider.
 #[test]
 fn lines_are_no_wider_than_a_hundred_columns() {
     for document in DOCUMENTS {
@@ -206,7 +206,7 @@ fn files_that_are_named_are_there() {
         word.chars().all(name) && ["rs", "c", "h", "py", "md"].contains(&ending)
     };
     for document in DOCUMENTS {
-        // Examples of names are no names.
+        // Names in examples stand for no file.
         for word in quoted(&read(document)).filter(is_path).filter(|word| !word.contains("NAME")) {
             let mut places =
                 folders.iter().chain(&below).map(|folder| root().join(folder).join(word));
@@ -223,7 +223,7 @@ fn tests_and_functions_that_are_named_are_there() {
     let code = sources("crates", &["rs", "c", "h", "py"]).concat();
     let names: BTreeSet<&str> =
         code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-    // The kernel's.
+    // Names of the kernel.
     let foreign = [
         "oom_score_adj",
         "bpf_probe_read_user",
@@ -276,7 +276,7 @@ fn links_lead_somewhere() {
     }
 }
 
-/// Names of rules in a text, as `FORK-2`: what they belong to in capitals, and a number.
+/// Returns the names of rules in a text, as `FORK-2`: capitals for their subject, and a number.
 fn rules(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     words.filter_map(|word| word.split_once('-')).filter(|(part, number)| {
@@ -286,7 +286,8 @@ fn rules(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Rules stand at the head of the file that keeps them. A name is one rule's in the whole repository.
+/// Shows that each rule stands at the head of the file that keeps it, and that no two rules share a
+/// name.
 #[test]
 fn each_rule_has_a_name_of_its_own_and_is_somewhere() {
     let crates = sources("crates", &["rs"]);

@@ -1,15 +1,15 @@
-//! The switches that decide between anonymous memory and files, each against its purpose.
+//! Tests the switches that decide between anonymous memory and files, each for its purpose.
 //!
 //! ```text
 //! cargo run --release -p ebb-mm --example balance [ratio|floor]
 //! ```
-//! * `ratio`: both types have as many pages, all equally hot, and memory for half of all. What is
-//!   reclaimed should be as `swappiness` says: `S` of anonymous memory to `200 - S` of files
+//! * `ratio`: both types have as many pages, all equally hot, and there is memory for half of all.
+//!   Reclaim should follow `swappiness`: `S` pages of anonymous memory to `200 - S` of files
 //!   (`gen.type_select=ratio`, `gen.per_type_aging`).
-//! * `floor`: a program whose text and data are files of 1,024 pages, each touched now and then,
-//!   and that streams through anonymous memory (`gen.clean_floor`).
+//! * `floor`: a program streams through anonymous memory. Its text and data are files of 1,024
+//!   pages, each accessed now and then (`gen.clean_floor`).
 //!
-//! Counts are of pages, and repeat.
+//! Counts are in pages, and every run gives the same ones.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn stolen(m: &Memory) -> [u64; 2] {
     [Event::PgStealAnon, Event::PgStealFile].map(|event| m.vmstat().get(event))
 }
 
-/// Pages of anonymous memory reclaimed for each of a file, and misses per access.
+/// Returns the anonymous pages reclaimed for each file page, and the misses per access.
 fn equally_hot(tun: Tunables) -> (f64, f64) {
     const EACH: u64 = 16_384;
     let mut m = machine(tun, EACH, EACH, EACH as u32);
@@ -81,7 +81,7 @@ fn ratio() {
     }
 }
 
-/// Refaults of files and of anonymous memory, and the fewest file pages there were.
+/// Returns the refaults of files and of anonymous memory, and the lowest number of file pages.
 fn text_and_stream(tun: Tunables) -> [u64; 3] {
     const FILE: u64 = 1_024;
     const ANON: u64 = 1 << 15;
@@ -89,7 +89,8 @@ fn text_and_stream(tun: Tunables) -> [u64; 3] {
     let mut random = Random(11);
     let mut least = u64::MAX;
     for turn in 0..1_000_000u64 {
-        // Twelve touches of the stream for one of the files: a file page is used every 12,288.
+        // Twelve accesses of the stream for one of the files, so a file page is used every 12,288
+        // accesses.
         if turn % 13 == 0 {
             m.touch(ANON + random.below(FILE), Access::MmapRead);
         } else {

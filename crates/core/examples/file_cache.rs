@@ -1,32 +1,35 @@
-//! A page cache of one's own: a file read through the engine, beside the same reads through a plain LRU.
+//! A page cache on the engine: reads of a file through the engine, compared with the same reads
+//! through a plain LRU.
 //!
 //! ```text
 //! cargo run --release -p ebb-mm --example file_cache [SEED]
 //! ```
-//! The reads are those of a database: most go to few pages, and now and then somebody scans. A plain LRU gives the room of
-//! the pages in use to those of the scan; the engine has what came once wait on probation. The same seed gives the same
-//! figures.
+//! The reads are like those of a database: most go to few pages, and sometimes there is a scan. A
+//! plain LRU gives the room of pages in use to those of the scan. The engine keeps pages that were
+//! read once on probation. One seed always gives the same figures.
 
 mod common;
 
 use common::Random;
-use ebb_mm::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, PAGE_SIZE, Pfn, Seen, Space, Vpn};
+use ebb_mm::{
+    Arrival, Did, Do, Engine, Entry, Evidence, PAGE_SIZE, Pfn, Seen, Space, Vpn, WakeRequests,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Pages of the file, and of the cache.
+/// Number of pages of the file, and of the cache.
 const FILE_PAGES: u64 = 10_000;
 const CACHE_PAGES: u64 = 1_000;
 const READS: u64 = 200_000;
 
-/// What is cached lies in `pages`, by the number that the engine has for each page in memory.
+/// A cache whose `pages` hold the contents, by the engine's frame number of each page.
 struct Cache {
     file: File,
     engine: Engine,
     space: Space,
-    desk: Desk,
+    wake_requests: WakeRequests,
     pages: HashMap<Pfn, Box<[u8; PAGE_SIZE]>>,
     hits: u64,
 }
@@ -36,10 +39,17 @@ impl Cache {
         let evidence = Evidence::AccessedBits;
         let mut engine = Engine::new(CACHE_PAGES, CACHE_PAGES, evidence.tunables(), evidence);
         let space = engine.create_space(Vpn(FILE_PAGES));
-        Self { file, engine, space, desk: Desk::new(), pages: HashMap::new(), hits: 0 }
+        Self {
+            file,
+            engine,
+            space,
+            wake_requests: WakeRequests::new(),
+            pages: HashMap::new(),
+            hits: 0,
+        }
     }
 
-    /// The bytes of a page of the file.
+    /// Returns the bytes of a page of the file.
     fn read(&mut self, vpn: Vpn) -> io::Result<&[u8; PAGE_SIZE]> {
         let pfn = if let Entry::Resident(pfn) = self.space.get(vpn) {
             self.hits += 1;
@@ -52,9 +62,9 @@ impl Cache {
     }
 
     fn bring_in(&mut self, vpn: Vpn) -> io::Result<Pfn> {
-        // Room first: what is brought in is not to be what leaves.
+        // Make room first, so that the page that is brought in does not leave at once.
         if self.engine.set.zone.is_low() {
-            self.engine.ask(&self.desk);
+            self.engine.ask(&self.wake_requests);
             while self.reclaim() {}
         }
         let mut page = Box::new([0; PAGE_SIZE]);
@@ -71,14 +81,15 @@ impl Cache {
         Ok(pfn)
     }
 
-    /// Does what the engine says is next. A page that leaves is in the file already: its slot stands for that.
+    /// Carries out the engine's next order. A page that leaves is in the file already, so its slot
+    /// stands for that.
     fn reclaim(&mut self) -> bool {
         let mut pages = Vec::new();
-        match self.engine.next(&self.desk, Seen::default()) {
-            Do::Store(max) => self.engine.coolest(max, &mut pages),
-            Do::Cool(_) => unreachable!("where there are accessed bits nothing is cooled"),
+        match self.engine.next(&self.wake_requests, Seen::default()) {
+            Do::Store(max) => self.engine.oldest_standby(max, &mut pages),
+            Do::ToStandby(_) => unreachable!("where there are accessed bits nothing is on standby"),
             Do::Drop(_) | Do::Again => {}
-            Do::Nap | Do::Sleep | Do::Despair | Do::Thrashing => return false,
+            Do::Nap | Do::Sleep | Do::OutOfMemory | Do::Thrashing => return false,
         }
         let set = &mut self.engine.set;
         for &pfn in &pages {
@@ -94,7 +105,7 @@ impl Cache {
     }
 }
 
-/// The least recently used page leaves.
+/// A cache that drops the least recently used page.
 #[derive(Default)]
 struct PlainLru {
     last: HashMap<Vpn, u64>,
@@ -117,7 +128,8 @@ impl PlainLru {
     }
 }
 
-/// Nine reads of ten go to a tenth of the pages, the lower ones more often; every so often five hundred pages in a row.
+/// Nine reads of ten go to a tenth of the pages, the lower ones more often. Now and then 500 pages
+/// are read in a row.
 struct Reads {
     random: Random,
     scan: std::ops::Range<u64>,
@@ -137,9 +149,9 @@ impl Reads {
     }
 }
 
-/// Hits of the engine's cache and of the plain LRU.
+/// Returns the hits of the engine's cache and of the plain LRU.
 fn run(seed: u64) -> io::Result<(u64, u64)> {
-    // A file of pages that begin with their numbers, without a name.
+    // A file without a name, whose pages begin with their numbers.
     let path = std::env::temp_dir().join(format!("ebb-file-cache-{}", std::process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;

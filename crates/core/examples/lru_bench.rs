@@ -1,8 +1,8 @@
-//! What the parts of the multi-gen LRU cost: aging a list by batching switch, the page-table walk
-//! with and without its filters, hits and misses of a replay.
+//! Measures the costs of parts of the multi-gen LRU: aging a list by batching switch, the
+//! page-table walk with and without its filters, hits and misses of a replay.
 //!
-//! `cargo run --release -p ebb-mm --example lru_bench [replay|walk|aging]`. Variants run in turn, several rounds; the
-//! least time of each is printed, because everything else is noise from the machine.
+//! `cargo run --release -p ebb-mm --example lru_bench [replay|walk|aging]`. Variants run in turn,
+//! for several rounds. The least time of each is printed, because the rest is noise of the machine.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use ebb_mm::types::{MmId, Pfn, Vpn};
 const FOLIOS: u32 = 1 << 20;
 const ROUNDS: usize = 3;
 
-/// What became of some of the folios since they were put on the list.
+/// The fate of some of the folios since they were put on the list.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     /// Read several times: their tier protects them, and aging counts that.
@@ -30,7 +30,8 @@ enum Fate {
     Promoted,
 }
 
-/// Every folio in the oldest generation, in random memory order; `share` percent of them met `fate`.
+/// Measures aging with every folio in the oldest generation, in random memory order. `share`
+/// percent of the folios met `fate`.
 fn aging(tun: &Tunables, order: &[u32], fate: Fate, share: u64) -> f64 {
     let n = order.len() as u32;
     let (folios, spaces, stat) = (Folios::new(n), Spaces::new(), VmStat::default());
@@ -101,7 +102,8 @@ fn bench_aging(folios: u32, rounds: usize) {
     }
 }
 
-/// One aging walk over 1 M mapped pages, 1 % of them touched since the last one, in runs.
+/// Measures one aging walk over 1 M mapped pages. 1 % of them were accessed since the last walk, in
+/// runs.
 fn walk(tun: &Tunables, scattered: bool) -> (f64, u64) {
     let (folios, spaces, stat) = (Folios::new(FOLIOS), Spaces::new(), VmStat::default());
     let cx = Ctx { folios: &folios, spaces: &spaces, tun, stat: &stat, now_ms: 0 };
@@ -123,7 +125,7 @@ fn walk(tun: &Tunables, scattered: bool) -> (f64, u64) {
         }
         space.note_scheduled();
     };
-    // The first walk sees everything and fills the filter; the measured one uses it.
+    // The first walk visits all tables and fills the filter; the measured one uses it.
     touch(3);
     v.age(&cx, 3, 60, false).expect("nobody else ages");
     touch(4);
@@ -183,7 +185,7 @@ fn bench_replay() {
             let misses = m.counts().misses;
             let start = Instant::now();
             for i in 0..1u64 << 20 {
-                // A stride over twice the memory: nearly every touch misses.
+                // A stride over twice the memory: nearly every access misses.
                 black_box(m.touch(i * 7 % (1 << 16), Access::AnonRead));
             }
             let missed = m.counts().misses - misses;

@@ -1,70 +1,71 @@
-//! A machine as small as can be: what the same program costs in less and less memory.
+//! A minimal machine: the cost of one program in less and less memory.
 //!
 //! ```text
 //! cargo run --release -p ebb-mm --example machine
 //! ```
-//! Nothing can be seen of a page's use here but that it is touched while out of sight, as in `ebb run`
-//! ([`Evidence::Cooling`]). The program uses 1,000 pages again and again, and passes once over 5,000 others.
+//! Only standby shows whether a page is used here, as in `ebb run` ([`Evidence::Standby`]). The
+//! program uses 1,000 pages again and again, and passes once over 5,000 others.
 
-use ebb_mm::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
+use ebb_mm::{Arrival, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn, WakeRequests};
 
 struct Machine {
     engine: Engine,
     space: Space,
-    desk: Desk,
-    /// Touches that found their page out of sight, and in the store.
-    rescues: u64,
+    wake_requests: WakeRequests,
+    /// Accesses that found their page on standby (`reactivations`), and in the store (`loads`).
+    reactivations: u64,
     loads: u64,
 }
 
 impl Machine {
     fn new(memory_pages: u64) -> Self {
-        let evidence = Evidence::Cooling;
+        let evidence = Evidence::Standby;
         let mut engine = Engine::new(memory_pages, memory_pages, evidence.tunables(), evidence);
         let space = engine.create_space(Vpn(6_000));
-        Self { engine, space, desk: Desk::new(), rescues: 0, loads: 0 }
+        Self { engine, space, wake_requests: WakeRequests::new(), reactivations: 0, loads: 0 }
     }
 
-    /// The program touches a page.
+    /// Accesses a page as the program.
     fn touch(&mut self, vpn: Vpn) {
         let set = &mut self.engine.set;
         let (how, slot) = match self.space.get(vpn) {
             Entry::Resident(_) => return,
-            Entry::Cool(pfn) => {
-                self.rescues += 1;
-                set.rescue(&mut self.space, pfn);
+            Entry::Standby(pfn) => {
+                self.reactivations += 1;
+                set.reactivate(&mut self.space, pfn);
                 return;
             }
             Entry::Stored { slot, .. } => (Arrival::Loaded, Some(slot)),
             Entry::None => (Arrival::Fresh, None),
         };
         self.loads += u64::from(slot.is_some());
-        // One page of the budget, which may be the last: this machine lets kswapd work before it goes on.
+        // This takes one page of the budget, perhaps the last one. The machine lets kswapd work
+        // before it goes on.
         let charge = set.zone.charge(1);
         set.zone.place(charge);
         set.map(&mut self.space, vpn, how, slot);
         if set.zone.is_low() {
-            self.engine.ask(&self.desk);
+            self.engine.ask(&self.wake_requests);
             while self.reclaim() {}
         }
     }
 
-    /// Does what the engine says is next. False if it says that there is nothing.
+    /// Carries out the engine's next order. Returns false if there is none.
     fn reclaim(&mut self) -> bool {
         let mut pages: Vec<Pfn> = Vec::new();
-        let order = self.engine.next(&self.desk, Seen::default());
+        let order = self.engine.next(&self.wake_requests, Seen::default());
         match order {
-            Do::Cool(max) => self.engine.isolate(max, &mut pages),
-            Do::Store(max) => self.engine.coolest(max, &mut pages),
+            Do::ToStandby(max) => self.engine.isolate(max, &mut pages),
+            Do::Store(max) => self.engine.oldest_standby(max, &mut pages),
             Do::Drop(_) | Do::Again => {}
-            Do::Nap | Do::Sleep | Do::Despair | Do::Thrashing => return false,
+            Do::Nap | Do::Sleep | Do::OutOfMemory | Do::Thrashing => return false,
         }
         let set = &mut self.engine.set;
         for &pfn in &pages {
-            if matches!(order, Do::Cool(_)) {
-                set.cool(&mut self.space, pfn, 0);
+            if matches!(order, Do::ToStandby(_)) {
+                set.deactivate(&mut self.space, pfn, 0);
             } else {
-                // Nothing is written here, so what was stored before is still true.
+                // No page is written here, so a copy that was stored before is still valid.
                 let copy = set.frame(pfn).slot();
                 let slot = copy.unwrap_or_else(|| set.take_slot().expect("there are four billion"));
                 set.evict(&mut self.space, pfn, slot);
@@ -77,7 +78,7 @@ impl Machine {
     }
 }
 
-/// The program in so much memory.
+/// Runs the program in `memory_pages` pages of memory.
 fn run(memory_pages: u64) -> Machine {
     let mut machine = Machine::new(memory_pages);
     for round in 0..100 {
@@ -88,10 +89,13 @@ fn run(memory_pages: u64) -> Machine {
 }
 
 fn main() {
-    println!("105,000 touches of 6,000 pages\n{:>8} {:>8} {:>8}", "memory", "rescues", "loads");
+    println!(
+        "105,000 touches of 6,000 pages\n{:>8} {:>8} {:>8}",
+        "memory", "reactivations", "loads"
+    );
     for memory_pages in [6_100, 3_000, 2_000, 1_500, 1_200, 1_000] {
         let machine = run(memory_pages);
-        println!("{memory_pages:>8} {:>8} {:>8}", machine.rescues, machine.loads);
+        println!("{memory_pages:>8} {:>8} {:>8}", machine.reactivations, machine.loads);
     }
 }
 

@@ -1,9 +1,9 @@
-//! Replays what real kernels were measured on, and compares misses.
+//! Replays the traces on which real kernels were measured, and compares the misses.
 //!
 //! `cargo run --release -p ebb-mm --example oracle -- DIR [FILTER] [--set KEY=VALUE]...` reads
 //! `DIR/baselines/kernel-oracle.csv` and `DIR/traces/*.csv.zst` (through `zstdcat`). A row is
-//! replayed
-//! with the switch set of its kernel unless `--set preset=ebb` or another setting says otherwise.
+//! replayed with the switch set of its kernel unless `--set preset=ebb` or another setting changes
+//! that.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};

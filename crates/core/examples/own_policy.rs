@@ -1,35 +1,36 @@
-//! A policy of one's own over the engine's: pages that cost more to bring back stay longer.
+//! A driver's own policy over the engine's: pages that cost more to load stay longer.
 //!
 //! ```text
 //! cargo run --release -p ebb-mm --example own_policy
 //! ```
-//! Which pages should leave first is the engine's to say (`lru=gen` or `lru=classic`, and their switches). Whether they
-//! leave is the driver's: it may give any of them back ([`Resident::put_back`]), and then it is asked for others. Here two
-//! programs use their pages alike; those of the one come from a disk, twenty times as slow as where the other's come from.
-//! Of a slow page the first few offers are turned down.
+//! The engine decides which pages should leave first (`lru=gen` or `lru=classic`, and their
+//! switches). The driver decides whether they leave. It may return any page
+//! ([`Resident::put_back`]), and then the engine offers others. Here two programs use their pages
+//! alike. The pages of one come from a disk, which is twenty times as slow as the source of the
+//! other's. The driver refuses the first few offers of each slow page.
 //!
 //! [`Resident::put_back`]: ebb_mm::Resident::put_back
 
 mod common;
 
 use common::Random;
-use ebb_mm::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
+use ebb_mm::{Arrival, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn, WakeRequests};
 use std::collections::HashMap;
 
 /// Pages of each program.
 const PAGES: u64 = 3_000;
-/// Room for a half of all.
+/// Pages of memory: half of all pages.
 const MEMORY_PAGES: u64 = 3_000;
-/// What a load costs, by program.
+/// Cost of a load, by program.
 const COST: [u64; 2] = [1, 20];
 
 struct Machine {
     engine: Engine,
     programs: [Space; 2],
-    desk: Desk,
-    /// How often a slow page is not given away.
+    wake_requests: WakeRequests,
+    /// Number of times that the driver refuses the offer of a slow page.
     patience: u32,
-    /// Offers turned down since the page came.
+    /// Refused offers of each page since it came.
     turned_down: HashMap<Pfn, u32>,
     loads: [u64; 2],
 }
@@ -39,8 +40,8 @@ impl Machine {
         let evidence = Evidence::AccessedBits;
         let mut engine = Engine::new(MEMORY_PAGES, MEMORY_PAGES, evidence.tunables(), evidence);
         let programs = [(); 2].map(|()| engine.create_space(Vpn(PAGES)));
-        let (desk, turned_down) = (Desk::new(), HashMap::new());
-        Self { engine, programs, desk, patience, turned_down, loads: [0; 2] }
+        let (wake_requests, turned_down) = (WakeRequests::new(), HashMap::new());
+        Self { engine, programs, wake_requests, patience, turned_down, loads: [0; 2] }
     }
 
     fn touch(&mut self, program: usize, vpn: Vpn) {
@@ -59,29 +60,29 @@ impl Machine {
         space.touch(vpn);
         self.turned_down.insert(pfn, 0);
         if set.zone.is_low() {
-            self.engine.ask(&self.desk);
+            self.engine.ask(&self.wake_requests);
             while self.reclaim() {}
         }
     }
 
     fn reclaim(&mut self) -> bool {
         let mut offered: Vec<Pfn> = Vec::new();
-        match self.engine.next(&self.desk, Seen::default()) {
-            Do::Store(max) => self.engine.coolest(max, &mut offered),
-            Do::Cool(_) => unreachable!("where there are accessed bits nothing is cooled"),
+        match self.engine.next(&self.wake_requests, Seen::default()) {
+            Do::Store(max) => self.engine.oldest_standby(max, &mut offered),
+            Do::ToStandby(_) => unreachable!("where there are accessed bits nothing is on standby"),
             Do::Drop(_) | Do::Again => {}
-            Do::Nap | Do::Sleep | Do::Despair | Do::Thrashing => return false,
+            Do::Nap | Do::Sleep | Do::OutOfMemory | Do::Thrashing => return false,
         }
         let mut stored = 0;
         for &pfn in &offered {
             stored += u64::from(self.leaves(pfn));
         }
-        // What was looked at and stayed counts as looked at: a pass ends by that, too.
+        // Pages that were looked at and stayed count as scanned, because that too can end a pass.
         self.engine.did(Did { pages: stored, scanned: offered.len() as u64, progress: stored });
         true
     }
 
-    /// The policy: whether a page that is offered leaves.
+    /// Whether a page that the engine offers leaves: the policy.
     fn leaves(&mut self, pfn: Pfn) -> bool {
         let set = &mut self.engine.set;
         let frame = set.frame(pfn);
@@ -99,11 +100,11 @@ impl Machine {
     }
 }
 
-/// Loads by program, and what they cost.
+/// Returns the loads by program, and their total cost.
 fn run(patience: u32) -> ([u64; 2], u64) {
     let (mut machine, mut random) = (Machine::new(patience), Random(7));
     for _ in 0..200_000 {
-        // The lower a page's number, the more it is used.
+        // Pages with lower numbers are used more.
         let program = random.below(2) as usize;
         let page = random.below(PAGES).min(random.below(PAGES)).min(random.below(PAGES));
         machine.touch(program, Vpn(page));

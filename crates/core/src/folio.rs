@@ -1,39 +1,37 @@
 //! The frame descriptor table: one 32-byte record for every page frame.
 //!
-//! Owns what the memory manager remembers about a resident folio: its flags, generation, access
-//! count, order and zone in one atomic word, two intrusive list links, the address space and
-//! virtual
-//! page that map it first, its memcg, its pins and a slot number for the store.
+//! Owns what the memory manager remembers about a resident folio. One atomic word holds the flags,
+//! generation, access count, order and zone. Further fields are two intrusive list links, the
+//! address space and virtual page that map the folio first, the memcg, the pins and a store slot.
 //!
 //! A folio is `1 << order` frames; only the record of its first frame is used.
 //!
 //! Invariants
 //! * FOLIO-1: the generation field is non-zero exactly while the folio is on a multi-gen list.
 //! * FOLIO-2: `ACTIVE` is never set on a folio on a multi-gen list.
-//! * FOLIO-3: links are read and written only under the lru lock of the folio's lruvec (or by the only
-//!   owner of an isolated folio). They are atomics because the crate has no unsafe code, not
-//!   because
-//!   they are shared.
-//! * FOLIO-4: the word changes by compare-exchange or single-bit atomics only: a page-table walk may
-//!   promote a folio while the eviction path holds the lru lock.
+//! * FOLIO-3: links are read and written only under the lru lock of the folio's lruvec, or by the
+//!   only owner of an isolated folio. They are not shared. They are atomics because the crate has
+//!   no unsafe code.
+//! * FOLIO-4: the word changes by compare-exchange or single-bit atomics only, because a page-table
+//!   walk may promote a folio while the eviction path holds the lru lock.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::types::{MmId, Pfn, Vpn};
 
-/// Generations a type can have at once.
+/// Most generations that a type can have at once.
 pub const MAX_NR_GENS: u64 = 4;
-/// Generations a type always has.
+/// Fewest generations that a type has at any time.
 pub const MIN_NR_GENS: u64 = 2;
-/// Access tiers within a generation.
+/// Number of access tiers within a generation.
 pub const MAX_NR_TIERS: usize = 4;
-/// The slot of the probation list, which is no generation.
+/// Slot of the first half of the probation list, which is no generation.
 pub const FRESH: usize = 4;
-/// The slot of the second half of probation, where touches begin to count.
+/// Slot of the second half of the probation list, in which accesses begin to count.
 pub const TRIED: usize = 5;
-/// Slots there are.
+/// Number of list slots: the generations and the two halves of probation.
 pub const SLOTS: usize = 6;
-/// Link value of a list end.
+/// Link value that marks the end of a list.
 pub const NO_FRAME: u32 = u32::MAX;
 
 const GEN_SHIFT: u32 = 0;
@@ -44,30 +42,30 @@ const ORDER_SHIFT: u32 = 24;
 const ZONE_SHIFT: u32 = 28;
 const HOME_SHIFT: u32 = 32;
 const STAMP_SHIFT: u32 = 38;
-/// Bits of a word's stamp.
+/// Number of bits in the stamp of a word.
 pub const STAMP_BITS: u32 = 64 - STAMP_SHIFT;
 
-/// The two kinds of memory reclaim treats apart.
+/// The two kinds of memory that reclaim treats separately.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum LruType {
-    /// Backed by swap.
+    /// Anonymous memory, backed by swap.
     Anon = 0,
-    /// Backed by a file (and lazily freed anonymous memory).
+    /// Memory backed by a file (and lazily freed anonymous memory).
     File = 1,
 }
 
 impl LruType {
-    /// Both, in index order.
+    /// Both types, in index order.
     pub const ALL: [Self; 2] = [Self::Anon, Self::File];
 
-    /// The index used by every `[_; 2]` table.
+    /// Returns the index that every `[_; 2]` table uses for this type.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The other one.
+    /// Returns the other type.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -77,7 +75,7 @@ impl LruType {
     }
 }
 
-/// A memory control group.
+/// The number of a memory control group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MemcgId(pub u16);
 
@@ -86,56 +84,56 @@ pub struct MemcgId(pub u16);
 pub struct Word(pub u64);
 
 impl Word {
-    /// Accessed once.
+    /// Accessed once since the flag was last cleared.
     pub const REFERENCED: Self = Self(1 << 5);
-    /// Proven part of the working set.
+    /// Part of the working set: its accesses have shown that.
     pub const WORKINGSET: Self = Self(1 << 6);
-    /// To be placed among the young when next put on a list (or on the classic active list).
+    /// Joins the young generations (or the classic active list) when it is next put on a list.
     pub const ACTIVE: Self = Self(1 << 7);
-    /// To be freed as soon as its write-out ends.
+    /// To be freed as soon as its writeback ends.
     pub const RECLAIM: Self = Self(1 << 8);
-    /// Newer than its stored copy.
+    /// Dirty: newer than its stored copy.
     pub const DIRTY: Self = Self(1 << 9);
-    /// Being written out.
+    /// Under writeback.
     pub const WRITEBACK: Self = Self(1 << 10);
-    /// Swap is its backing: anonymous type.
+    /// Anonymous type: backed by swap.
     pub const SWAPBACKED: Self = Self(1 << 11);
     /// Holds a swap slot.
     pub const SWAPCACHE: Self = Self(1 << 12);
-    /// Not to be reclaimed.
+    /// Must not be reclaimed.
     pub const UNEVICTABLE: Self = Self(1 << 13);
-    /// On a list (as opposed to isolated or in an add batch).
+    /// On a list, neither isolated nor in an add batch.
     pub const LRU: Self = Self(1 << 14);
-    /// Somebody works on it.
+    /// Locked by a task that works on it.
     pub const LOCKED: Self = Self(1 << 15);
-    /// Locked in memory by its owner.
+    /// Locked in memory by its owner (mlock).
     pub const MLOCKED: Self = Self(1 << 16);
-    /// To be dropped after use: accesses do not count.
+    /// To be dropped after use, so accesses do not count.
     pub const DROPBEHIND: Self = Self(1 << 17);
-    /// Mapped by more than one page table entry; the others are in the reverse map's side table.
+    /// Mapped by more than one page-table entry. The reverse map's side table has the others.
     pub const SHARED: Self = Self(1 << 18);
-    /// Reachable through a page table.
+    /// Mapped in at least one page table.
     pub const MAPPED: Self = Self(1 << 19);
-    /// Executable file text.
+    /// Program text: an executable mapping of a file.
     pub const EXEC: Self = Self(1 << 20);
-    /// Came in ahead of any access.
+    /// Brought in by readahead, before any access.
     pub const PREFAULT: Self = Self(1 << 21);
-    /// Came back soon enough to skip probation.
+    /// Refaulted soon enough to skip probation.
     pub const RETURNED: Self = Self(1 << 22);
 
     /// Not the first frame of its folio.
     pub const TAIL: Self = Self(1 << 23);
 
-    /// Who reads it has the next pages of its file fetched.
+    /// Readahead mark: a read of this page starts readahead of the next pages of its file.
     pub const AHEAD: Self = Self(1 << 35);
-    /// Was on a list before: it is being put back, not added.
+    /// Has been on a list before, so it is put back rather than added.
     pub const SEEN: Self = Self(1 << 37);
     /// On the unevictable list.
     pub const CULLED: Self = Self(1 << 36);
 
     const REFS_FLAGS: Self = Self(REFS_MASK | Self::REFERENCED.0);
 
-    /// A word for a new folio off every list.
+    /// Returns the word of a new folio that is on no list.
     #[must_use]
     pub const fn new(ty: LruType, order: u8, zone: u8) -> Self {
         let swap = match ty {
@@ -151,25 +149,26 @@ impl Word {
         self.0 & f.0 != 0
     }
 
-    /// With the flags of `f` set.
+    /// Returns the word with the flags of `f` set.
     #[must_use]
     pub const fn with(self, f: Self) -> Self {
         Self(self.0 | f.0)
     }
 
-    /// With the flags of `f` cleared.
+    /// Returns the word with the flags of `f` cleared.
     #[must_use]
     pub const fn without(self, f: Self) -> Self {
         Self(self.0 & !f.0)
     }
 
-    /// Both sets of flags.
+    /// Returns the union of two sets of flags.
     #[must_use]
     pub const fn or(self, f: Self) -> Self {
         self.with(f)
     }
 
-    /// The list slot (sequence number modulo four), or none off the multi-gen lists.
+    /// Returns the generation's slot (sequence number modulo four, or a half of probation). None if
+    /// the folio is on no multi-gen list.
     #[must_use]
     pub const fn slot(self) -> Option<usize> {
         match self.0 & GEN_MASK {
@@ -178,7 +177,7 @@ impl Word {
         }
     }
 
-    /// With the list slot set or cleared.
+    /// Returns the word with the slot set, or cleared for None.
     #[must_use]
     pub const fn with_slot(self, slot: Option<usize>) -> Self {
         let g = match slot {
@@ -188,69 +187,72 @@ impl Word {
         Self((self.0 & !GEN_MASK) | g)
     }
 
-    /// The slot of the list it is linked on, which a walk's promotion does not change.
+    /// Returns the slot of the list that the folio is linked on. A promotion by a walk changes
+    /// [`slot`](Self::slot) but not this.
     #[must_use]
     pub const fn home(self) -> usize {
         ((self.0 >> HOME_SHIFT) & 7) as usize
     }
 
-    /// With slot and list both set to `slot`.
+    /// Returns the word with generation slot and list slot both set to `slot`.
     #[must_use]
     pub const fn at_home(self, slot: usize) -> Self {
         let w = self.with_slot(Some(slot));
         Self((w.0 & !(7 << HOME_SHIFT)) | ((slot as u64 & 7) << HOME_SHIFT))
     }
 
-    /// Whether it is linked on a probation list.
+    /// Whether the folio is linked on a probation list.
     #[must_use]
     pub const fn on_probation(self) -> bool {
         self.home() >= FRESH
     }
 
-    /// When it was last put among the new or the young, in the lruvec's own time, truncated.
+    /// Returns the time at which the folio last joined probation or the young generations. The unit
+    /// is the lruvec's own clock, truncated to [`STAMP_BITS`] bits.
     #[must_use]
     pub const fn stamp(self) -> u64 {
         self.0 >> STAMP_SHIFT
     }
 
-    /// With the stamp set to the low bits of `at`.
+    /// Returns the word with the stamp set to the low bits of `at`.
     #[must_use]
     pub const fn stamped(self, at: u64) -> Self {
         Self((self.0 & ((1 << STAMP_SHIFT) - 1)) | (at << STAMP_SHIFT))
     }
 
-    /// The raw access count field (0..=3), meaningful together with `REFERENCED`.
+    /// Returns the raw access count field (0..=3), which has a meaning only together with
+    /// `REFERENCED`.
     #[must_use]
     pub const fn refs_field(self) -> u64 {
         (self.0 & REFS_MASK) >> REFS_SHIFT
     }
 
-    /// With the raw access count field set.
+    /// Returns the word with the raw access count field set to `n`.
     #[must_use]
     pub const fn with_refs_field(self, n: u64) -> Self {
         Self((self.0 & !REFS_MASK) | ((n & 3) << REFS_SHIFT))
     }
 
-    /// Accesses recorded through file descriptors: 0..=4.
+    /// Returns the number of recorded accesses through file descriptors: 0..=4.
     #[must_use]
     pub const fn refs(self) -> u64 {
         if self.has(Self::REFERENCED) { self.refs_field() + 1 } else { 0 }
     }
 
-    /// The access tier.
+    /// Returns the access tier.
     #[must_use]
     pub const fn tier(self) -> usize {
         tier_of(self.refs(), self.has(Self::WORKINGSET))
     }
 
-    /// Whether the count is full and one more access came: promoted at eviction, whatever the
-    /// tiers.
+    /// Whether the access count is full and one more access came. Eviction promotes such a folio
+    /// whatever the tiers say.
     #[must_use]
     pub const fn lazily_promoted(self) -> bool {
         self.refs() + self.has(Self::WORKINGSET) as u64 == 5
     }
 
-    /// With `n` recorded accesses (0..=4).
+    /// Returns the word with `n` recorded accesses (0..=4).
     #[must_use]
     pub const fn with_refs(self, n: u64) -> Self {
         match n {
@@ -259,38 +261,38 @@ impl Word {
         }
     }
 
-    /// Without any recorded access (`WORKINGSET` stays).
+    /// Returns the word without any recorded access (`WORKINGSET` stays).
     #[must_use]
     pub const fn without_refs(self) -> Self {
         self.without(Self::REFS_FLAGS)
     }
 
-    /// log2 of the folio's frames.
+    /// Returns log2 of the number of frames in the folio.
     #[must_use]
     pub const fn order(self) -> u8 {
         ((self.0 >> ORDER_SHIFT) & 0xf) as u8
     }
 
-    /// Base pages in the folio.
+    /// Returns the number of base pages in the folio.
     #[must_use]
     pub const fn pages(self) -> u64 {
         1 << self.order()
     }
 
-    /// The zone of its frames.
+    /// Returns the zone of the folio's frames.
     #[must_use]
     pub const fn zone(self) -> usize {
         ((self.0 >> ZONE_SHIFT) & 0xf) as usize
     }
 
-    /// Which type it is reclaimed as.
+    /// Returns the type that reclaim counts the folio as.
     #[must_use]
     pub const fn ty(self) -> LruType {
         if self.has(Self::SWAPBACKED) { LruType::Anon } else { LruType::File }
     }
 }
 
-/// The tier of a folio with `refs` recorded accesses.
+/// Returns the tier of a folio with `refs` recorded accesses.
 #[must_use]
 pub const fn tier_of(refs: u64, workingset: bool) -> usize {
     if workingset {
@@ -309,11 +311,11 @@ impl std::fmt::Debug for Word {
     }
 }
 
-/// One frame's record.
+/// The record of one frame.
 #[derive(Debug)]
 pub struct Folio {
     word: AtomicU64,
-    /// Address space in the high 24 bits, virtual page in the low 40.
+    /// Address space in the high 24 bits, virtual page number in the low 40.
     owner: AtomicU64,
     pub(crate) prev: AtomicU32,
     pub(crate) next: AtomicU32,
@@ -324,9 +326,9 @@ pub struct Folio {
 
 const _: () = assert!(size_of::<Folio>() == 32);
 const VPN_BITS: u32 = 40;
-/// The first page number that does not fit.
+/// The first page number that does not fit a folio's record.
 pub const VPN_END: u64 = 1 << VPN_BITS;
-/// The first address-space number that does not fit.
+/// The first address-space number that does not fit a folio's record.
 pub const MM_END: u32 = 1 << (64 - VPN_BITS);
 
 impl Folio {
@@ -343,20 +345,21 @@ impl Folio {
     }
 }
 
-/// The table.
+/// The table of all frame descriptors.
 #[derive(Debug)]
 pub struct Folios {
     table: Vec<Folio>,
-    /// For each frame one that was put on its list some places after it: a hint and no more, kept
-    /// apart so that a record stays half a cache line. Empty where there are none.
+    /// For each frame, a frame that joined its list some positions later. Only a hint for
+    /// prefetching. Kept apart so that a record stays half a cache line. Empty if the table has no
+    /// hints.
     ahead: Vec<AtomicU32>,
     hints: bool,
-    /// Where the frames of each node but the last end.
+    /// First frame number after each node, for all nodes but the last.
     node_ends: Vec<u32>,
 }
 
 impl Folios {
-    /// A table for `frames` frames, none in use.
+    /// Creates a table for `frames` frames, none in use.
     #[must_use]
     pub fn new(frames: u32) -> Self {
         let mut folios = Self { hints: true, ..Self::with_capacity(0) };
@@ -364,8 +367,8 @@ impl Folios {
         folios
     }
 
-    /// An empty table with room for `frames` frames: it will not move before it has more. Without hints for walks of long
-    /// lists, which are 4 bytes a frame.
+    /// Creates an empty table with room for `frames` frames. It does not move until it grows beyond
+    /// that. It has no hints for walks of long lists, which take 4 bytes a frame.
     #[must_use]
     pub fn with_capacity(frames: usize) -> Self {
         Self {
@@ -376,7 +379,7 @@ impl Folios {
         }
     }
 
-    /// Makes the table at least `frames` long.
+    /// Grows the table to at least `frames` records.
     pub fn grow(&mut self, frames: u32) {
         if frames as usize > self.table.len() {
             self.table.resize_with(frames as usize, Folio::unused);
@@ -386,7 +389,8 @@ impl Folios {
         }
     }
 
-    /// Says where the frames of each node but the last end, in order. Without this there is one node.
+    /// Sets where the frames of each node but the last end, in ascending order. Without this call
+    /// there is one node.
     #[must_use]
     pub fn with_node_ends(mut self, ends: Vec<u32>) -> Self {
         debug_assert!(ends.is_sorted(), "nodes follow each other: {ends:?}");
@@ -394,14 +398,14 @@ impl Folios {
         self
     }
 
-    /// The node of a frame.
+    /// Returns the node of a frame.
     #[inline]
     #[must_use]
     pub fn node(&self, pfn: Pfn) -> u8 {
         self.node_ends.iter().filter(|&&end| end <= pfn.0).count() as u8
     }
 
-    /// Frames in the table.
+    /// Returns the number of frames in the table.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.table.len() as u32
@@ -412,14 +416,15 @@ impl Folios {
         &self.table[pfn as usize]
     }
 
-    /// A folio that may be met soon by a walk of the list that `pfn` is on. It may have left.
+    /// Returns a folio that a walk of the list of `pfn` may meet soon. It may have left the list
+    /// meanwhile.
     #[inline]
     pub(crate) fn ahead(&self, pfn: Pfn) -> Option<Pfn> {
         let hint = self.ahead.get(pfn.0 as usize)?.load(Relaxed);
         (hint != NO_FRAME).then_some(Pfn(hint))
     }
 
-    /// Sets that hint.
+    /// Sets the prefetch hint of `pfn` to `ahead`.
     #[inline]
     pub(crate) fn set_ahead(&self, pfn: u32, ahead: u32) {
         if let Some(hint) = self.ahead.get(pfn as usize) {
@@ -427,7 +432,7 @@ impl Folios {
         }
     }
 
-    /// The folio's word. Relaxed: the word orders nothing but itself.
+    /// Returns the folio's word. The load is Relaxed because the word orders no other access.
     #[inline]
     #[must_use]
     pub fn word(&self, pfn: Pfn) -> Word {
@@ -449,7 +454,7 @@ impl Folios {
         }
     }
 
-    /// The first frame of the folio `pfn` belongs to.
+    /// Returns the first frame of the folio that contains `pfn`.
     #[inline]
     #[must_use]
     pub fn head(&self, pfn: Pfn) -> Pfn {
@@ -457,12 +462,12 @@ impl Folios {
         if w.has(Word::TAIL) { Pfn(pfn.0 & !((1 << w.order()) - 1)) } else { pfn }
     }
 
-    /// Sets the word of a folio nobody else can see.
+    /// Sets the word of a folio that no other thread can see.
     pub fn store(&self, pfn: Pfn, word: Word) {
         self.at(pfn.0).word.store(word.0, Relaxed);
     }
 
-    /// Changes the word atomically; `f` may run more than once. Returns the word before and after.
+    /// Changes the word atomically. `f` may run more than once. Returns the word before and after.
     #[inline]
     pub fn update(&self, pfn: Pfn, f: impl Fn(Word) -> Word) -> (Word, Word) {
         let cell = &self.at(pfn.0).word;
@@ -479,7 +484,7 @@ impl Folios {
         }
     }
 
-    /// One compare-exchange: the word found when it was not `old`.
+    /// Makes one compare-exchange of the word. The error is the word found if it was not `old`.
     #[inline]
     pub(crate) fn exchange(&self, pfn: Pfn, old: Word, new: Word) -> Result<(), Word> {
         self.at(pfn.0)
@@ -489,39 +494,39 @@ impl Folios {
             .map_err(Word)
     }
 
-    /// Sets flags; returns the word before.
+    /// Sets flags. Returns the word before.
     pub fn set(&self, pfn: Pfn, f: Word) -> Word {
         Word(self.at(pfn.0).word.fetch_or(f.0, Relaxed))
     }
 
-    /// Clears flags; returns the word before.
+    /// Clears flags. Returns the word before.
     pub fn clear(&self, pfn: Pfn, f: Word) -> Word {
         Word(self.at(pfn.0).word.fetch_and(!f.0, Relaxed))
     }
 
-    /// The first address space and page that map it.
+    /// Returns the address space and page that map the folio first.
     #[must_use]
     pub fn owner(&self, pfn: Pfn) -> (MmId, Vpn) {
         let o = self.at(pfn.0).owner.load(Relaxed);
         (MmId((o >> VPN_BITS) as u32), Vpn(o & ((1 << VPN_BITS) - 1)))
     }
 
-    /// It is mapped elsewhere first now.
+    /// Sets the address space and page that map the folio first.
     ///
     /// # Panics
-    /// If one of the two is beyond [`MM_END`] or [`VPN_END`].
+    /// If `mm` is at or beyond [`MM_END`] or `vpn` at or beyond [`VPN_END`].
     pub fn set_owner(&self, pfn: Pfn, mm: MmId, vpn: Vpn) {
         assert!(vpn.0 < VPN_END && mm.0 < MM_END, "{mm:?} {vpn:?} does not fit a folio");
         self.at(pfn.0).owner.store((u64::from(mm.0) << VPN_BITS) | vpn.0, Relaxed);
     }
 
-    /// The memcg it is charged to.
+    /// Returns the memcg that the folio is charged to.
     #[must_use]
     pub fn memcg(&self, pfn: Pfn) -> MemcgId {
         MemcgId(self.at(pfn.0).memcg.load(Relaxed))
     }
 
-    /// Users of the folio.
+    /// Returns the number of pins on the folio.
     #[must_use]
     pub fn pins(&self, pfn: Pfn) -> u16 {
         self.at(pfn.0).pins.load(Relaxed)
@@ -535,14 +540,14 @@ impl Folios {
             .is_ok()
     }
 
-    /// Drops a pin; true when it was the last.
+    /// Drops a pin. Returns true if it was the last.
     pub fn unpin(&self, pfn: Pfn) -> bool {
         let before = self.at(pfn.0).pins.fetch_sub(1, Relaxed);
         debug_assert!(before > 0);
         before == 1
     }
 
-    /// The store's slot number, if one was set.
+    /// Returns the folio's slot number in the store, if one was set.
     #[must_use]
     pub fn store_slot(&self, pfn: Pfn) -> Option<u32> {
         match self.at(pfn.0).store_slot.load(Relaxed) {
@@ -551,7 +556,7 @@ impl Folios {
         }
     }
 
-    /// Remembers or forgets the store's slot number.
+    /// Sets or clears the folio's slot number in the store.
     pub fn set_store_slot(&self, pfn: Pfn, slot: Option<u32>) {
         self.at(pfn.0).store_slot.store(slot.unwrap_or(NO_FRAME), Relaxed);
     }

@@ -1,10 +1,10 @@
-//! Memory control groups: what each may use, what is kept for it.
+//! Memory control groups: their limits, protections and usage.
 //!
-//! A tree. Every page is charged to one group and with it to all above. `max` is never exceeded;
-//! above `high` the group is reclaimed and its tasks are slowed down; what is below `min` is never
-//! reclaimed from outside, what is below `low` only when nothing else is left. A group's protection
-//! counts only as far as that of its parent reaches; what siblings leave unclaimed is shared by
-//! what they use.
+//! The groups form a tree. A page is charged to one group and to all groups above it. A group's
+//! usage never exceeds `max`. Above `high` the group is reclaimed and its tasks are slowed down.
+//! Reclaim from outside never takes memory below `min`. It takes memory below `low` only if no
+//! other memory is left. A group's protection counts only as far as its parent's protection covers
+//! it. Protection that no sibling claims is shared among the siblings in proportion to their use.
 //!
 //! Invariants
 //! * MEMCG-1: a group's usage is that of its own pages and of all groups below it.
@@ -14,21 +14,21 @@
 use crate::folio::MemcgId;
 use crate::lru::Protection;
 
-/// No limit.
+/// Value of a knob that sets no limit.
 pub const UNLIMITED: u64 = u64::MAX;
-/// The longest a task is held for its group being above `high`.
+/// Longest delay of a task whose group is above `high`, in milliseconds.
 pub const HIGH_DELAY_MS_MAX: u64 = 2000;
 
 /// The knobs of a group, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Knobs {
-    /// Never reclaimed below this.
+    /// Usage up to which the group is never reclaimed from outside.
     pub min: u64,
-    /// Reclaimed below this only in need.
+    /// Usage up to which the group is reclaimed only if no other memory is left.
     pub low: u64,
-    /// Slowed down above this.
+    /// Usage above which the group is reclaimed and its tasks are slowed down.
     pub high: u64,
-    /// Never above this.
+    /// Usage that the group never exceeds.
     pub max: u64,
 }
 
@@ -38,16 +38,16 @@ impl Default for Knobs {
     }
 }
 
-/// How often what happened to a group.
+/// Numbers of events of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Events {
-    /// Reclaimed although below `low`.
+    /// Times the group was reclaimed although it was below `low`.
     pub low: u64,
     /// Charges that ended above `high`.
     pub high: u64,
-    /// Charges that would have gone above `max`.
+    /// Charges that were refused because they would have exceeded `max`.
     pub max: u64,
-    /// Times it ran out of memory for good.
+    /// Times that a charge failed because reclaim could free no more.
     pub oom: u64,
 }
 
@@ -57,24 +57,24 @@ struct Group {
     knobs: Knobs,
     usage: u64,
     events: Events,
-    /// Effective protections, as far as last computed.
+    /// Effective protections in pages, as last computed by `protect`.
     emin: u64,
     elow: u64,
 }
 
-/// What came of a charge.
+/// The result of a charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Charged {
-    /// Done.
+    /// The pages are charged.
     Fine,
-    /// Done; this group, the lowest of them, is above its `high`: reclaim from it, then
-    /// [`Memcgs::high_delay_ms`].
+    /// The pages are charged, but this group is above its `high`; it is the lowest such group.
+    /// Reclaim from it, then wait for [`Memcgs::high_delay_ms`].
     High(MemcgId),
-    /// Not done: this group is full. Reclaim from it and try again.
+    /// The pages are not charged because this group is full. Reclaim from it and try again.
     Full(MemcgId),
 }
 
-/// All groups. The first is the root.
+/// All groups. The first one is the root.
 #[derive(Clone, Debug)]
 pub struct Memcgs {
     groups: Vec<Group>,
@@ -87,7 +87,7 @@ impl Default for Memcgs {
 }
 
 impl Memcgs {
-    /// A root without limits.
+    /// Creates a tree that consists of a root without limits.
     #[must_use]
     pub fn new() -> Self {
         let mut all = Self { groups: Vec::new() };
@@ -95,7 +95,7 @@ impl Memcgs {
         all
     }
 
-    /// The root.
+    /// The root group.
     pub const ROOT: MemcgId = MemcgId(0);
 
     fn push(&mut self, parent: Option<usize>, knobs: Knobs) -> MemcgId {
@@ -109,24 +109,24 @@ impl Memcgs {
         self.push(Some(usize::from(parent.0)), knobs)
     }
 
-    /// Changes the knobs of a group. Its usage may be above its new `max` until it was reclaimed.
+    /// Changes the knobs of a group. Its usage may be above the new `max` until reclaim has run.
     pub fn set(&mut self, id: MemcgId, knobs: Knobs) {
         self.groups[usize::from(id.0)].knobs = knobs;
     }
 
-    /// The knobs of a group.
+    /// Returns the knobs of a group.
     #[must_use]
     pub fn knobs(&self, id: MemcgId) -> Knobs {
         self.groups[usize::from(id.0)].knobs
     }
 
-    /// Pages used by a group and all below it.
+    /// Returns the pages used by a group and all groups below it.
     #[must_use]
     pub fn usage(&self, id: MemcgId) -> u64 {
         self.groups[usize::from(id.0)].usage
     }
 
-    /// What happened to a group.
+    /// Returns the event counts of a group.
     #[must_use]
     pub fn events(&self, id: MemcgId) -> Events {
         self.groups[usize::from(id.0)].events
@@ -138,12 +138,13 @@ impl Memcgs {
         self.up(id).any(|i| i == usize::from(top.0))
     }
 
-    /// A group and all above it but the root, lowest first.
+    /// Returns a group and all groups above it except the root, lowest first.
     pub fn path(&self, id: MemcgId) -> impl Iterator<Item = MemcgId> + '_ {
         self.up(id).filter(|&i| i > 0).map(|i| MemcgId(i as u16))
     }
 
-    /// The lowest group that `pages` more would be too much for. Nothing is noted.
+    /// Returns the lowest group that `pages` more pages would push above its `max`. Counts no
+    /// event.
     #[must_use]
     pub fn full(&self, id: MemcgId, pages: u64) -> Option<MemcgId> {
         let over = |&i: &usize| {
@@ -153,21 +154,21 @@ impl Memcgs {
         self.up(id).find(over).map(|i| MemcgId(i as u16))
     }
 
-    /// The highest group above its `high` that a charge to `id` counts for: what is reclaimed there
-    /// helps those below, too.
+    /// Returns the highest group above its `high` among `id` and the groups above it. Reclaim there
+    /// helps the groups below it too.
     #[must_use]
     pub fn above_high(&self, id: MemcgId) -> Option<MemcgId> {
         let over = |&i: &usize| self.groups[i].usage > self.groups[i].knobs.high;
         self.up(id).filter(over).last().map(|i| MemcgId(i as u16))
     }
 
-    /// Whether any group keeps anything for itself.
+    /// Whether any group has a protection.
     #[must_use]
     pub fn any_protected(&self) -> bool {
         self.groups.iter().any(|g| g.knobs.min > 0 || g.knobs.low > 0)
     }
 
-    /// A group and all above it, lowest first.
+    /// Returns the indices of a group and of all groups above it, lowest first.
     fn up(&self, id: MemcgId) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(usize::from(id.0)), |&i| self.groups[i].parent)
     }
@@ -191,7 +192,7 @@ impl Memcgs {
         high.map_or(Charged::Fine, Charged::High)
     }
 
-    /// Takes back a charge.
+    /// Takes back a charge of `pages`.
     pub fn uncharge(&mut self, id: MemcgId, pages: u64) {
         let path: Vec<usize> = self.up(id).collect();
         for i in path {
@@ -200,20 +201,21 @@ impl Memcgs {
         }
     }
 
-    /// Nothing more could be reclaimed for a charge to the group.
+    /// Counts that reclaim could free nothing more for a charge to the group.
     pub fn note_oom(&mut self, id: MemcgId) {
         self.groups[usize::from(id.0)].events.oom += 1;
     }
 
-    /// Pages to reclaim from a group that is above its `high`.
+    /// Returns the pages by which a group is above its `high`.
     #[must_use]
     pub fn over_high(&self, id: MemcgId) -> u64 {
         let g = &self.groups[usize::from(id.0)];
         g.usage.saturating_sub(g.knobs.high)
     }
 
-    /// How long a task that charged `pages` is held for the worst of its groups being above `high`:
-    /// growing with the square of the overage, nothing below a hundredth of a second.
+    /// Returns how long a task that charged `pages` has to wait, in milliseconds. The group that is
+    /// furthest above its `high` decides. The delay grows with the square of the overage; delays
+    /// below a hundredth of a second are 0.
     #[must_use]
     pub fn high_delay_ms(&self, id: MemcgId, pages: u64) -> u64 {
         let of = |i: usize| high_penalty_us(self.groups[i].usage, self.groups[i].knobs.high, pages);
@@ -222,9 +224,9 @@ impl Memcgs {
         if ms <= 10 { 0 } else { ms }
     }
 
-    /// Computes the effective protection of every group for reclaim from `top`, whose own
-    /// protection does not count: it is what is being reclaimed. Parents come before their
-    /// children.
+    /// Computes the effective protection of every group for reclaim from `top`. The protection of
+    /// `top` itself does not count, because `top` is reclaimed. A parent precedes its children in
+    /// the table.
     pub fn protect(&mut self, top: MemcgId) {
         let top = usize::from(top.0);
         for i in 0..self.groups.len() {
@@ -234,7 +236,7 @@ impl Memcgs {
                 continue;
             }
             if parent == top || self.groups[parent].parent.is_none() {
-                // Nothing above limits what it may keep.
+                // No group above limits this protection.
                 let g = &mut self.groups[i];
                 (g.emin, g.elow) = (g.knobs.min.min(g.usage), g.knobs.low.min(g.usage));
                 continue;
@@ -251,8 +253,8 @@ impl Memcgs {
         }
     }
 
-    /// How much of a group is spared, after [`protect`](Self::protect). `in_need`: nothing else was
-    /// left, soft protection does not count.
+    /// Returns how much of a group is spared, after [`protect`](Self::protect). `in_need` means
+    /// that no other memory is left, so soft protection does not count.
     #[must_use]
     pub fn protection(&self, id: MemcgId, in_need: bool) -> Protection {
         let g = &self.groups[usize::from(id.0)];
@@ -264,22 +266,24 @@ impl Memcgs {
         }
     }
 
-    /// A group below its `low` was reclaimed.
+    /// Counts that a group below its `low` was reclaimed.
     pub fn note_low(&mut self, id: MemcgId) {
         self.groups[usize::from(id.0)].events.low += 1;
     }
 }
 
-/// What `pages` cost in microseconds whose taker uses more than `high`: each the square of the share by which it is more,
-/// in seconds (mm/memcontrol.c, `calculate_high_delay`).
+/// Returns the delay in microseconds for charging `pages` to a group that uses more than `high`.
+/// Each page costs the square of the relative overage, in seconds (mm/memcontrol.c,
+/// `calculate_high_delay`).
 pub(crate) fn high_penalty_us(usage: u64, high: u64, pages: u64) -> u64 {
     let (over, high) = (u128::from(usage.saturating_sub(high)), u128::from(high.max(1)));
     let square = over.saturating_mul(over).saturating_mul(1_000_000 * u128::from(pages));
     u64::try_from(square / (high * high)).unwrap_or(u64::MAX)
 }
 
-/// What of its protection a group really gets: its claim, cut to its share of what the parent has;
-/// and a share of what no sibling claims, by what it uses beyond its claim.
+/// Returns the effective protection of a group. It is the group's claim, scaled down if the
+/// siblings' claims exceed the parent's protection. Protection that no sibling claims is added in
+/// proportion to the group's use beyond its claim.
 fn effective(usage: u64, parent_usage: u64, knob: u64, parent: u64, siblings: u64) -> u64 {
     let claim = usage.min(knob);
     if siblings > parent {
@@ -341,7 +345,8 @@ mod tests {
 
     #[test]
     fn protection_is_cut_to_what_the_parent_has() {
-        // As in the kernel's documentation: the parent keeps 100, the children claim 150 together.
+        // As in the kernel's documentation: the parent's protection is 100, the children claim 150
+        // together.
         let mut m = Memcgs::new();
         let outer = m.add(Memcgs::ROOT, Knobs::default());
         let a = m.add(outer, knobs(0, 100));
@@ -353,16 +358,17 @@ mod tests {
         }
         m.protect(Memcgs::ROOT);
         let pages = |m: &Memcgs, id| m.protection(id, false).pages;
-        // `outer` claims nothing of its own, but nothing above it limits it either.
+        // `outer` claims nothing itself, but no group above it limits it either.
         assert_eq!([pages(&m, outer), pages(&m, a)], [0, 0]);
         m.set(outer, knobs(0, 400));
         m.protect(Memcgs::ROOT);
-        // What `outer` keeps and nobody claims goes to what uses it: all of it to `a`.
+        // Protection of `outer` that no child claims goes to the child that uses it: all of it to
+        // `a`.
         assert_eq!(pages(&m, a), 400);
         m.set(outer, knobs(0, 100));
         m.protect(Memcgs::ROOT);
         assert_eq!([pages(&m, a), pages(&m, b), pages(&m, c), pages(&m, d)], [100, 66, 33, 0]);
-        // Reclaim from `a` itself: only what is below it counts.
+        // Reclaim from `a` itself: only the protections below it count.
         m.protect(a);
         assert_eq!([pages(&m, a), pages(&m, b), pages(&m, c)], [0, 100, 50]);
     }
@@ -376,7 +382,8 @@ mod tests {
         m.charge(b, 200);
         m.charge(c, 200);
         m.protect(Memcgs::ROOT);
-        // 200 unclaimed, for 100 of b and 200 of c beyond their claims.
+        // 200 pages of protection are unclaimed, for 100 pages of b and 200 of c beyond their
+        // claims.
         assert_eq!(m.protection(b, false).pages, 100 + 200 * 100 / 300);
         assert_eq!(m.protection(c, false).pages, 200 * 200 / 300);
     }
@@ -416,7 +423,8 @@ mod tests {
         assert_eq!(at(20_000, 64), HIGH_DELAY_MS_MAX);
     }
 
-    /// Scanning by the protected share: two groups, one half protected, give in proportion.
+    /// Shows that scanning by the protected share takes proportionally from two groups, one of them
+    /// half protected.
     #[test]
     fn reclaim_takes_by_what_is_not_protected() {
         let mut m = Memcgs::new();

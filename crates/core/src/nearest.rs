@@ -1,7 +1,7 @@
-//! What somebody most likely meant who wrote a name that there is not.
+//! Suggests the known name that is nearest to a misspelt one.
 
-/// The one of `names` that takes the fewest changes of a letter from `name` (Levenshtein's distance); the first of several,
-/// None if there are none.
+/// Returns the one of `names` with the smallest edit distance (Levenshtein) to `name`. The first of
+/// several wins. None if `names` is empty.
 pub fn nearest<S: AsRef<str>>(name: &str, names: impl IntoIterator<Item = S>) -> Option<S> {
     names.into_iter().min_by_key(|n| strsim::levenshtein(name, n.as_ref()))
 }

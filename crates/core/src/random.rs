@@ -1,29 +1,30 @@
-//! Numbers from a seed: the same seed gives the same numbers, on every machine and in every version.
+//! Pseudorandom numbers from a seed. A seed gives one sequence of numbers, on every machine and in
+//! every version.
 //!
-//! SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a counter whose bits are mixed. Good
-//! enough to draw pages and to fill them; not for secrets.
+//! SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a
+//! counter whose bits are mixed. Good enough to draw pages and to fill them; not for secrets.
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A sequence of numbers. The seed is the counter itself.
+/// A sequence of numbers. The field is the counter; its first value is the seed.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn word(&mut self) -> u64 {
         let word = mix(self.0);
         self.0 = self.0.wrapping_add(STEP);
         word
     }
 
-    /// One of `0..limit`; 0 if there is none.
+    /// Returns a number of `0..limit`, or 0 if `limit` is 0.
     pub fn below(&mut self, limit: u32) -> u32 {
         (((self.word() >> 32) * u64::from(limit)) >> 32) as u32
     }
 }
 
-/// The first number of the sequence from a seed: spreads the bits of a counter over all 64.
+/// Returns the first number of the sequence of `seed`. Spreads the bits of a counter over all 64.
 #[must_use]
 pub const fn mix(seed: u64) -> u64 {
     let x = seed.wrapping_add(STEP);
@@ -36,7 +37,7 @@ pub const fn mix(seed: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The published sequence of seed 1234567.
+    /// Compares with the published sequence of seed 1234567.
     #[test]
     fn the_numbers_are_splitmixs() {
         let mut random = Random(1_234_567);

@@ -1,44 +1,46 @@
-//! Readahead: which misses follow one another through memory, and how far ahead to fetch.
+//! Readahead: detects streams of misses and decides how many pages to fetch ahead.
 //!
-//! A miss that comes at (or shortly after) the place where an earlier one, with all that was fetched
-//! beside it, left off continues a *stream*. Each continuation doubles what is fetched ahead: that the
-//! program has come through the whole window is the evidence that the window was of use (after the
-//! kernel's `page_cache_ra_order` and `swap_vma_readahead`). A miss that continues nothing fetches
-//! nothing, so scattered accesses cost no more than without readahead.
+//! A stream is a sequence of misses through consecutive memory. A miss continues a stream if it
+//! lies at, or shortly after, the end of the window that the previous miss fetched. Each
+//! continuation doubles the window, because the program has used the whole window before (after the
+//! kernel's `page_cache_ra_order` and `swap_vma_readahead`). A miss that continues no stream
+//! fetches nothing. So scattered accesses cost no more than without readahead.
 //!
 //! Invariants:
 //! * READAHEAD-1: a window is 0 or between [`WINDOW_MIN`] and the limit given at creation.
-//! * READAHEAD-2: a miss next to none of the last `RECENT` misses never starts a stream.
-//! * READAHEAD-3: a stream that did not go on for `IDLE_MAX` misses is over: else every pass there ever was would be continued by
-//!   the scattered misses that happen to come near its end, each of which fetched a whole window for nothing.
+//! * READAHEAD-2: a miss that is next to none of the last `RECENT` misses never starts a stream.
+//! * READAHEAD-3: a stream that was not continued for `IDLE_MAX` misses is over. Otherwise
+//!   scattered misses that happen to lie near the end of any old stream would continue it. Each of
+//!   them would fetch a whole window for nothing.
 
 use crate::types::Vpn;
 
-/// Streams followed at once.
+/// Number of streams followed at once.
 const STREAMS: usize = 8;
-/// Single misses remembered, one of which a neighbour makes a stream.
+/// Number of single misses remembered. A miss next to one of them starts a stream.
 const RECENT: usize = 32;
-/// Misses after which a stream that does not go on is over.
+/// Number of misses after which a stream that was not continued is over.
 const IDLE_MAX: u64 = 256;
-/// Least pages fetched ahead.
+/// Fewest pages fetched ahead.
 pub const WINDOW_MIN: u32 = 4;
-/// How far past its expected place a miss still continues a stream: pages between are in memory.
+/// Pages past its expected position at which a miss still continues a stream. The pages between are
+/// in memory.
 const SLACK: u64 = 4;
 
-/// Pages to fetch beside a miss: `count` of them, upwards or downwards from its neighbour.
+/// The pages to fetch beside a miss: `count` pages, upwards or downwards from the page next to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// In pages; 0: nothing is fetched.
+    /// Number of pages; 0 fetches nothing.
     pub count: u32,
-    /// Towards lower addresses.
+    /// Whether the window extends towards lower addresses.
     pub down: bool,
 }
 
 impl Window {
-    /// Nothing.
+    /// A window that fetches nothing.
     pub const NONE: Self = Self { count: 0, down: false };
 
-    /// The pages beside `miss`, nearest first.
+    /// Returns the pages beside `miss`, nearest first.
     pub fn pages(self, miss: Vpn) -> impl Iterator<Item = Vpn> {
         (1..=u64::from(self.count)).map_while(move |step| {
             let vpn = if self.down { miss.0.checked_sub(step) } else { miss.0.checked_add(step) };
@@ -49,16 +51,17 @@ impl Window {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// The page that the next miss of the stream should be on.
+    /// Page on which the next miss of the stream is expected.
     next: u64,
     down: bool,
     window: u32,
-    /// When it last went on, in misses.
+    /// Number of the miss that last continued the stream.
     used: u64,
 }
 
 impl Stream {
-    /// How far `vpn` lies beyond the expected place, if it lies there.
+    /// Returns how many pages `vpn` lies beyond the expected page. None if it does not continue the
+    /// stream.
     fn distance(&self, vpn: u64) -> Option<u64> {
         let beyond =
             if self.down { self.next.checked_sub(vpn) } else { vpn.checked_sub(self.next) };
@@ -76,7 +79,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// No stream yet; none will fetch more than `window_max` pages at once.
+    /// Creates a table without streams. No stream will fetch more than `window_max` pages at once.
     #[must_use]
     pub fn new(window_max: u32) -> Self {
         Self {
@@ -87,7 +90,7 @@ impl Streams {
         }
     }
 
-    /// A thread needs the page at `vpn`, which is not in memory: what else to fetch.
+    /// Records a miss on the page at `vpn`. Returns the pages to fetch beside it.
     pub fn miss(&mut self, vpn: Vpn) -> Window {
         self.misses += 1;
         let (vpn, now, most) = (vpn.0, self.misses, self.window_max);
@@ -115,8 +118,8 @@ impl Streams {
         stream.advance(vpn, now)
     }
 
-    /// Not all of the window beside a miss was fetched, for want of memory: the first page of it that was not. There the
-    /// next miss of its stream is.
+    /// Records that the window beside `miss` was fetched only up to `left`, for want of memory. The
+    /// next miss of the stream is then expected at `left`.
     pub fn cut(&mut self, miss: Vpn, window: Window, left: Vpn) {
         let next =
             Stream { window: window.count, down: window.down, ..Stream::default() }.beyond(miss.0);
@@ -128,7 +131,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// The page after the window of a miss.
+    /// Returns the page after the window of a miss at `vpn`.
     fn beyond(&self, vpn: u64) -> u64 {
         let reach = u64::from(self.window) + 1;
         if self.down { vpn.saturating_sub(reach) } else { vpn.saturating_add(reach) }
@@ -174,7 +177,8 @@ mod tests {
         assert_eq!(streams.miss(Vpn(494)), Window { count: 8, down: true });
     }
 
-    /// A window came three pages short for want of memory, and the pass began anew, with none.
+    /// Shows that a stream whose window came three pages short for want of memory goes on.
+    /// Otherwise it would start anew, without a window.
     #[test]
     fn a_pass_goes_on_where_its_window_came_short() {
         let mut streams = Streams::new(32);
@@ -215,7 +219,8 @@ mod tests {
         }
     }
 
-    /// A program that had filled its memory in order was read 44,000 pages ahead in 90,000 scattered misses.
+    /// Shows that scattered misses do not continue a finished stream. A program that had filled its
+    /// memory in order would otherwise be read 44,000 pages ahead in 90,000 scattered misses.
     #[test]
     fn a_pass_that_is_over_is_not_continued_by_scattered_misses() {
         let mut streams = Streams::new(64);

@@ -1,12 +1,14 @@
-//! Every mechanism as a named switch.
+//! The switches of the engine: every mechanism that can be chosen, by name.
 //!
-//! Owns the one list of switches, in groups by what they are of: key, type, default and one line of meaning. A switch
-//! is set by `KEY=VALUE` text, or as a field of its group (`tunables.mglru.walk`); a wrong key is answered with the
-//! nearest right one, a wrong value with the values it may have. Presets are named sets ([`MEANINGS`]): `k618` and
-//! `k72` describe those kernels, `k612` one that never was: see there. What the words of values stand for is in
-//! `choices`.
+//! Owns the one list of switches, in groups by subject: key, type, default and a line of meaning. A
+//! switch is set by `KEY=VALUE` text, or as a field of its group (`tunables.mglru.walk`). The error
+//! for a wrong key names the nearest right one. The error for a wrong value names the values that
+//! it may have. Presets are named sets of values ([`MEANINGS`]). `k618` and `k72` describe those
+//! kernels; `k612` describes a mixture that no kernel had (`MEANINGS` says which). The module
+//! `choices` explains the words that are values.
 //!
-//! Defaults are what measured best, not what is newest; `docs/results.md` has the figures.
+//! Each default is the value that measured best, not the newest one; `docs/results.md` has the
+//! figures.
 
 use std::fmt;
 
@@ -26,25 +28,25 @@ pub use value::{Batch, Swappiness, Value};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SetError {
-    /// No `=` in the text.
+    /// The text has no `=`.
     NotAPair(String),
-    /// No such switch.
+    /// There is no switch of that key.
     UnknownKey {
-        /// What was asked for.
+        /// The key in the request.
         key: String,
-        /// The closest key there is.
+        /// The closest key that exists.
         nearest: &'static str,
     },
-    /// The switch cannot have that value.
+    /// The switch cannot have the value.
     BadValue {
-        /// The switch.
+        /// The key of the switch.
         key: &'static str,
-        /// What was asked for.
+        /// The value in the request.
         value: String,
-        /// What it may be.
+        /// The values that the switch may have.
         expected: String,
     },
-    /// No such preset.
+    /// There is no preset of that name.
     UnknownPreset(String),
 }
 
@@ -67,7 +69,7 @@ impl fmt::Display for SetError {
 
 impl std::error::Error for SetError {}
 
-/// The switches of a group: its fields, which of them a key is, and a line for each.
+/// Makes the struct of one group of switches, from its fields, their keys and a line for each.
 macro_rules! group {
     (
         $(#[doc = $about:literal])+ $Group:ident
@@ -89,7 +91,7 @@ macro_rules! group {
         }
 
         impl $Group {
-            /// Sets one switch of this group. None if it has no such switch.
+            /// Sets one switch of this group. None if the group has no such switch.
             fn set_own(&mut self, key: &str, value: &str) -> Option<Result<(), SetError>> {
                 match key {
                     $($key => {
@@ -122,7 +124,7 @@ macro_rules! group {
     };
 }
 
-/// The one list: what is of everything, then group by group.
+/// Makes all groups from the one list: first the switches of no group, then group by group.
 macro_rules! tunables {
     (
         Tunables { $($(#[doc = $doc:literal])+ $key:literal $field:ident : $ty:ty = $default:expr;)+ }
@@ -131,7 +133,7 @@ macro_rules! tunables {
         })+
     ) => {
         group! {
-            /// All switches.
+            /// All switches of the engine.
             Tunables
             { $($(#[doc = $doc])+ $key $field: $ty = $default;)+ }
             { $($(#[doc = $about])+ $inner: $Inner;)+ }
@@ -143,7 +145,7 @@ macro_rules! tunables {
         })+
 
         impl Tunables {
-            /// Every key, in the order of the list.
+            /// All keys, in the order of the list.
             pub const KEYS: &'static [&'static str] = &[$($key,)+ $($($key_in,)+)+];
         }
     };
@@ -152,177 +154,191 @@ macro_rules! tunables {
 /// A line of [`Tunables::rows`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The switch.
+    /// The key of the switch.
     pub key: &'static str,
-    /// Its value now.
+    /// The value that the switch has now.
     pub value: String,
-    /// The values it may have.
+    /// The values that the switch may have.
     pub expected: String,
-    /// What each of them stands for, where they are words.
+    /// The meaning of each value, if the values are words.
     pub meanings: &'static [(&'static str, &'static str)],
-    /// What it decides.
+    /// The meaning of the switch.
     pub meaning: &'static str,
 }
 
 tunables! {
     Tunables {
-        /// Which list machinery is used.
+        /// Which LRU implementation is used.
         "lru" lru: LruKind = LruKind::Gen;
         /// Weight of anonymous memory against files; 201 is anonymous only.
         "swappiness" swappiness: Swappiness = Swappiness(60);
-        /// Folios gathered per CPU before they go on the lists.
+        /// Folios that a CPU gathers before it puts them on the lists.
         "lru.add_batch" add_batch: u32 = 31;
-        /// What becomes of dirty file folios.
+        /// How reclaim treats dirty file folios.
         "dirty" dirty: Dirty = Dirty::K72;
     }
     /// The multi-gen LRU, `lru=gen`.
     mglru: Mglru {
         /// The eviction loop.
         "gen.loop" eviction: Loop = Loop::K618;
-        /// Where new and returning folios go.
+        /// Where new and refaulted folios are placed.
         "gen.placement" placement: Placement = Placement::K618;
-        /// Whether a new folio is trusted.
+        /// Whether a new folio starts on probation.
         "gen.admission" admission: Admission = Admission::Probation;
         /// Share of memory for folios on probation, in percent.
         "gen.probation" probation: u64 = 5;
-        /// The share refaults may lower it to, in percent.
+        /// Lowest share of probation that refaults may set, in percent.
         "gen.probation_min" probation_min: u64 = 5;
-        /// Pages the share gains for a page that came back right after it failed probation.
+        /// Pages by which the share grows when a page refaults right after it failed probation.
         "gen.probation_up" probation_up: u64 = 12;
-        /// Pages the share loses for a page that came back right after it left the generations.
+        /// Pages by which the share shrinks when a page refaults right after it left the
+        /// generations.
         "gen.probation_down" probation_down: u64 = 14;
-        /// The part of probation, in percent, during which touches do not count yet.
+        /// First part of probation, in percent, in which accesses do not count yet.
         "gen.probation_quiet" probation_quiet: u64 = 30;
-        /// With `gen.refault_distance=reuse`: how soon a folio has to be used again, in percent of the
-        /// age of the oldest folio of the generations.
+        /// With `gen.refault_distance=reuse`: how soon a folio must be used again to count as
+        /// recent, in percent of the age of the oldest folio of the generations.
         "gen.reuse_age" reuse_age: u64 = 70;
-        /// A mapped folio found accessed in several rounds stays for half as many without.
+        /// A mapped folio that was found accessed in several rounds stays for half as many rounds
+        /// without an access.
         "gen.history" history: bool = true;
-        /// The share refaults may raise it to, in percent.
+        /// Highest share of probation that refaults may set, in percent.
         "gen.probation_max" probation_max: u64 = 80;
-        /// A folio accessed since it was last looked at goes round again, its count lowered.
+        /// A folio that was accessed since the last scan gets a second chance, and its access count
+        /// is lowered.
         "gen.second_chance" second_chance: bool = true;
-        /// What the page-table walk does with the first accessed bit.
+        /// How the page-table walk treats a folio's first accessed bit.
         "gen.promote" promote: Promote = Promote::Second;
-        /// What eviction does with an accessed bit.
+        /// How eviction treats an accessed bit.
         "gen.set_refs" set_refs: SetRefs = SetRefs::K618;
-        /// Another type is tried only when nothing at all was scanned.
+        /// The other type is tried only if nothing at all was scanned.
         "gen.strict_fallback" strict_fallback: bool = false;
-        /// Tiers of files are protected by their refault rate.
+        /// Tiers of file folios are protected by their refault rates.
         "gen.tiers" tiers: bool = true;
-        /// How the type to scan is chosen.
+        /// How reclaim chooses the type to scan.
         "gen.type_select" type_select: TypeSelect = TypeSelect::Pid;
         /// Aging walks page tables.
         "gen.walk" walk: bool = true;
-        /// Aging skips page tables the filter says were cold.
+        /// Aging skips page tables that the Bloom filter reports as cold.
         "gen.bloom" bloom: bool = true;
         /// Aging skips page tables whose own accessed bit is clear.
         "gen.non_leaf" non_leaf: bool = true;
-        /// Eviction looks at the neighbours of an accessed entry.
+        /// Eviction looks at the neighbours of an accessed page-table entry.
         "gen.look_around" look_around: LookAround = LookAround::Pressed;
-        /// Aged folios that share a target are moved as one segment.
+        /// Aged folios that go to one target move as one segment.
         "gen.bulk_move" bulk_move: bool = true;
-        /// Size counters are settled once a batch.
+        /// Size counters are updated once a batch.
         "gen.counter_batch" counter_batch: bool = true;
-        /// The next folio's record is read early.
+        /// The record of the next folio is read early (prefetched).
         "gen.prefetch" prefetch: bool = true;
-        /// Where folios that aging moves go in the next generation.
+        /// End of the next generation's list that aging moves folios to.
         "gen.target_end" target_end: TargetEnd = TargetEnd::Tail;
         /// Folios handled in one hold of the lru lock.
         "gen.lock_hold" lock_hold: u32 = 4096;
         /// Root reclaim visits memcgs in generation order.
         "gen.memcg_lru" memcg_lru: bool = true;
-        /// The working set of this many milliseconds is not reclaimed; 0 is off.
+        /// The working set of the last so many milliseconds is not reclaimed; 0 is off.
         "gen.min_ttl_ms" min_ttl_ms: u64 = 0;
         /// Keeps counters of past generations for `lru_gen_full`.
         "gen.stats" stats: bool = false;
         /// Each type may be aged without the other.
         "gen.per_type_aging" per_type_aging: bool = false;
-        /// The longest distance at which a page came back soon, in percent of memory.
+        /// Longest refault distance that counts as recent, in percent of memory.
         "gen.near" near: u64 = 100;
-        /// A page that came back soon, but not within this distance, joins the generations only if it came
-        /// back soon the last time too; in percent of memory.
+        /// A page that refaults within `gen.near`, but beyond this distance, joins the generations
+        /// only if its last refault was within `gen.near` too; in percent of memory.
         "gen.near_once" near_once: u64 = 100;
-        /// What a refault's distance decides.
+        /// The decision that the refault distance makes.
         "gen.refault_distance" refault_distance: RefaultDistance = RefaultDistance::Reuse;
-        /// File pages below this count are spared while anonymous memory can be reclaimed.
+        /// File pages up to this number are spared while anonymous memory can be reclaimed.
         "gen.clean_floor" clean_floor: u64 = 0;
-        /// A batch never isolates more than the target still lacks.
+        /// A batch never isolates more folios than the target still needs.
         "gen.exact_target" exact_target: bool = true;
     }
-    /// The classic LRU, `lru=classic`, and what older kernels did.
+    /// The classic LRU, `lru=classic`, and the rules of older kernels.
     classic: Classic {
-        /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).
+        /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use
+        /// 4096).
         "classic.fold" fold: u64 = 0;
-        /// Who brings a page back adds up the counters of all memcgs and processors first, as in Linux 5.15.
+        /// A refault first adds up the counters of all memcgs and CPUs, as in Linux 5.15.
         "classic.flush" flush: bool = false;
-        /// Pages each frame stands for where the classic LRU goes by gigabytes (a machine scaled down).
+        /// Pages that each frame stands for where the classic LRU decides by gigabytes (a machine
+        /// scaled down).
         "classic.scale" scale: u64 = 1;
-        /// Pages looked at and kept are a cost of their type, and an I/O is 32 of them, as Linux has it since
-        /// 6.2; before, only pages written and pages of the working set that came back were, one each.
+        /// Pages scanned and kept are a cost of their type, and an I/O costs as much as 32 of them,
+        /// as in Linux since 6.2. Off: only pages written and refaulted pages of the working set
+        /// cost, one each, as before 6.2.
         "classic.rotations" rotations: bool = true;
-        /// Whoever has what it wants drops the type of which less is left and then goes through the other's share to
-        /// its end, whatever that yields, as Linux did until 6.1.
+        /// A reclaim that has met its target drops the type with less left to scan. It then scans
+        /// the other type to the end of its share, whatever that frees, as in Linux before 6.1.
         "classic.finish" finish: bool = false;
     }
-    /// How much is taken at a time, who waits, and when they give up.
+    /// How much is reclaimed at a time, which tasks wait, and when reclaim gives up.
     reclaim: Reclaim {
-        /// Pages one direct reclaim asks for: at most 32, and for small memories this many parts of it.
+        /// Pages one direct reclaim asks for: at most 32, and in small memories memory divided by
+        /// this number.
         "reclaim.parts" parts: u64 = 512;
-        /// Pages taken off a list at a time; twice as many by the multi-gen LRU. Less only on a machine scaled down.
+        /// Pages isolated from a list at a time; the multi-gen LRU isolates twice as many. Lower it
+        /// only on a machine scaled down.
         "reclaim.batch" batch: Batch = Batch(32);
-        /// What the state of a node is read off (classic lists).
+        /// The source from which the state of a node is derived (classic lists).
         "reclaim.notes" notes: NodeNotes = NodeNotes::Pass;
-        /// How much of the caches beside the page lists a pass looks through.
+        /// How much of the slab caches a pass scans.
         "reclaim.slab" slab: SlabShare = SlabShare::Priority;
         /// Tasks do not reclaim below half of the reserve: they wait for kswapd.
         "reclaim.hold" hold: bool = true;
-        /// A task that may not enter file systems unmaps shared memory, cannot write it, and keeps it, as in Linux.
+        /// A task that may not enter file systems unmaps shared memory, cannot write it, and keeps
+        /// it, as in Linux.
         "reclaim.shmem_fs" shmem_fs: bool = false;
-        /// When those who reclaim give up.
+        /// When reclaim gives up and reports out of memory.
         "reclaim.oom" oom: OomRule = OomRule::Progress;
-        /// Tasks whose reclaim has got nowhere, and where most of what could go is dirty, wait a tick or until somebody's
-        /// gets somewhere (since Linux 5.16).
+        /// A task whose reclaim made no progress, while most reclaimable pages are dirty, waits. It
+        /// waits for a tick or until another reclaim makes progress (since Linux 5.16).
         "reclaim.no_progress" no_progress: bool = true;
-        /// Tasks wait while others have more than an eighth of the inactive pages off the lists (classic). Off: on a machine
-        /// that is scaled down they would, where on the one it stands for they do not.
+        /// Tasks wait while other tasks have isolated more than an eighth of the inactive pages
+        /// (classic). Off by default, because tasks would wait on a machine scaled down where they
+        /// do not on the full machine.
         "reclaim.isolated" isolated: bool = false;
-        /// How long tasks wait for a congested disk: 4, if most is dirty; 100, as until 2021, if it writes.
+        /// How long tasks wait for a congested disk, in milliseconds: 4 if most pages are dirty;
+        /// 100, as until 2021, if the disk writes.
         "reclaim.congested_ms" congested_ms: u64 = 4;
     }
-    /// When kswapd sleeps, and what it says about a node.
+    /// When kswapd sleeps, and how it flags the state of a node.
     kswapd: Kswapd {
-        /// The zone kswapd judges by when nobody has asked for any.
+        /// The zone that kswapd checks when no request names one.
         "kswapd.idle_index" idle_index: IdleIndex = IdleIndex::Previous;
-        /// Which zones have to be in balance before kswapd sleeps.
+        /// Which zones must be balanced before kswapd sleeps.
         "kswapd.balanced" balanced: SleepCheck = SleepCheck::Any;
-        /// When kswapd takes back what it said about congestion and dirty pages.
+        /// When kswapd clears the flags for congestion and dirty pages.
         "kswapd.clear" clear: FlagClear = FlagClear::Sleep;
-        /// Whether kswapd that freed nothing tries again without preferring files, as Linux has since 6.9.
+        /// Whether kswapd tries again without preferring files after it freed nothing, as Linux
+        /// does since 6.9.
         "kswapd.trim_again" trim_again: bool = true;
     }
-    /// Where pages that leave lie, and what comes back with one.
+    /// Where swapped pages are stored, and which pages are read with one.
     swap: Swap {
         /// A resident page keeps its swap slot until it is written again.
         "swap.keep_slot" keep_slot: bool = true;
-        /// Which of the pages that are written together lie beside each other.
+        /// Which of the pages written together are adjacent in swap.
         "swap.order" order: SwapOrder = SwapOrder::Address;
-        /// Where the window lies that is read with a page from swap.
+        /// How the readahead window around a page in swap is chosen.
         "swap.ahead" ahead_by: AheadBy = AheadBy::Address;
-        /// Its size at most, as a power of two.
+        /// Largest readahead window in swap, as a power of two.
         "swap.page_cluster" page_cluster: u32 = 3;
     }
-    /// Pages of files, in the laboratory.
+    /// File pages, in the laboratory.
     file: Files {
-        /// A page to be reclaimed once written counts as a mark of reading ahead: the kernel has one bit.
+        /// A page marked to be reclaimed after writeback counts as a readahead mark, because the
+        /// kernel uses one bit for both.
         "file.one_mark" one_mark: bool = false;
-        /// Pages that a fault of a mapped file maps around it if they are in memory (`fault_around_bytes`).
+        /// Pages around a file fault that are mapped too if they are in memory
+        /// (`fault_around_bytes`).
         "file.fault_around" fault_around: u64 = 16;
     }
 }
 
 impl Tunables {
-    /// Every switch with its value, its alternatives and its meaning.
+    /// Returns every switch with its value, its alternatives and its meaning.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::with_capacity(Self::KEYS.len());
@@ -333,7 +349,7 @@ impl Tunables {
     /// Sets one switch.
     ///
     /// # Errors
-    /// An unknown key or a value it cannot have.
+    /// The key is unknown, or the switch cannot have the value.
     pub fn set_pair(&mut self, key: &str, value: &str) -> Result<(), SetError> {
         self.set_own(key, value).unwrap_or_else(|| {
             Err(SetError::UnknownKey {
@@ -346,7 +362,7 @@ impl Tunables {
     /// Sets one switch from `KEY=VALUE`, or all of them from `preset=NAME`.
     ///
     /// # Errors
-    /// Text that is no pair, an unknown key, a value it cannot have.
+    /// The text has no `=`, the key or preset is unknown, or the switch cannot have the value.
     pub fn set(&mut self, pair: &str) -> Result<(), SetError> {
         let (key, value) =
             pair.split_once('=').ok_or_else(|| SetError::NotAPair(pair.to_owned()))?;

@@ -1,4 +1,4 @@
-//! The vocabulary: page, frame and slot numbers, and nothing that can be confused with another.
+//! Types for page, frame and slot numbers, so that none is confused with another.
 
 /// Bytes in a base page.
 pub const PAGE_SIZE: usize = 4096;
@@ -13,22 +13,22 @@ pub struct Pfn(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Vpn(pub u64);
 
-/// A swap slot: names one stored page, wherever the store keeps it.
+/// A swap slot: identifies one stored page, wherever the store keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId(pub u32);
 
-/// An address space.
+/// The number of an address space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MmId(pub u32);
 
 impl Vpn {
-    /// The page that holds `address`.
+    /// Returns the page that holds `address`.
     #[must_use]
     pub const fn of_address(address: u64) -> Self {
         Self(address >> PAGE_SHIFT)
     }
 
-    /// The address of the page's first byte.
+    /// Returns the address of the page's first byte.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.0 << PAGE_SHIFT

@@ -1,5 +1,5 @@
-//! What callers may rely on: refusals of bad use, the counting of CMA frames, contiguous ranges,
-//! the order of the slow path, placement, and how sets size themselves.
+//! Tests the contract with callers: refusals of bad use, the counting of CMA frames, contiguous
+//! ranges, the order of the slow path, placement, and how sets size themselves.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -121,7 +121,7 @@ fn without_checks_a_frame_freed_twice_is_not_put_on_two_lists() {
     }
 }
 
-/// Asks, right after the lock of a refill is dropped, whether an ordinary request would pass.
+/// Tests, right after a refill drops the lock, whether an ordinary request would pass.
 struct Watcher {
     frames: OnceLock<Arc<Frames>>,
     failed: AtomicBool,
@@ -140,8 +140,8 @@ impl Meter for Watcher {
     }
 }
 
-/// A zone whose free ordinary memory is just above min: true if a check failed while CMA was
-/// refilled.
+/// Refills from CMA in a zone whose free ordinary memory is just above min. Returns whether a
+/// watermark test failed meanwhile.
 fn false_failure(backend: Backend, cma_count: CmaCount) -> bool {
     let watcher = Arc::new(Watcher {
         frames: OnceLock::new(),
@@ -172,10 +172,11 @@ fn false_failure(backend: Backend, cma_count: CmaCount) -> bool {
         spare -= 16;
     }
     assert!(frames.zones()[0].watermark_ok(Order::ZERO, Level::Min, 0, AllocFlags::NONE));
-    // The running allocator is switched.
+    // Switch the running allocator.
     frames.set_cma_count(cma_count);
     assert!(watcher.frames.set(frames.clone()).is_ok());
-    // A huge page leaves CMA in one step: 512 frames that are no longer free, still counted as CMA.
+    // A huge page leaves CMA in one step: 512 frames that are no longer free but still counted as
+    // CMA.
     let huge = Request::new(MOVABLE.with(Gfp::MEMALLOC), Order::HUGE);
     let pfn = frames.alloc_on(0, &huge, &NoHost).unwrap();
     assert_eq!(frames.blocks().get(pfn).migratetype(), Migratetype::Cma);
@@ -255,7 +256,7 @@ fn a_range_with_a_user_that_stays_is_left_as_it_was() {
     }
 }
 
-/// Records what is asked of it, and answers as told.
+/// A host that records calls and gives fixed answers.
 #[derive(Default)]
 struct Script {
     log: RefCell<Vec<String>>,
@@ -296,7 +297,7 @@ impl Host for Script {
     }
 }
 
-/// A machine with nothing free above the min mark's reserves.
+/// Returns a machine with no free page above the reserves of the min watermark.
 fn exhausted() -> Frames {
     let frames = flat(Backend::Lists, None, Checks::Off);
     let grab = Request::new(Gfp::NOWAIT.with(Gfp::MEMALLOC), Order::ZERO);
@@ -370,8 +371,8 @@ fn who_reclaims_already_ignores_watermarks_and_never_recurses() {
 
 #[test]
 fn progress_that_others_took_drains_sets_and_reserves_once() {
-    // The only free pages sit in another CPU's set: reclaim reports progress, the second look finds
-    // them.
+    // The only free pages are in another CPU's set. Reclaim reports progress, and the second try
+    // finds them.
     let mut config = Config::flat(16_384, 2);
     config.backend = Backend::Lists;
     config.pcp = Some(PcpRule::Fixed { high: 512, batch: 64, huge_high: 64, huge_batch: 32 });
@@ -466,8 +467,8 @@ fn zones_are_tried_from_high_to_low_and_reserves_hold() {
     while let Some(pfn) = frames.alloc_on(0, &request, &NoHost) {
         by_zone[frames.blocks().get(pfn).zone().unwrap()] += 1;
     }
-    // Each zone down to its min mark; DMA also keeps its reserve against the higher class.
-    // The test reads the shared count, which may lag by a CPU's delta.
+    // Each zone is used down to its min watermark; DMA also keeps its reserve against the higher
+    // class. The test reads the shared count, which may lag by a CPU's delta.
     let below_mark = [by_zone[0] - (4096 - (15 + 1024)), by_zone[1] - (262_144 - 1015)];
     assert!(below_mark[0] <= 6 && below_mark[1] <= 30, "{below_mark:?}");
 }
@@ -477,7 +478,7 @@ fn high_order_requests_that_cannot_wait_get_a_reserve_of_their_own() {
     for backend in BACKENDS {
         let frames = flat_large(backend);
         let urgent = Request::new(Gfp::ATOMIC, order(3));
-        // The reserve is made by requests that had to take the slow path.
+        // Requests that had to take the slow path create the reserve.
         let grab = Request::new(MOVABLE, Order::ZERO);
         let mut held = Vec::new();
         while let Some(pfn) = frames.alloc_on(0, &grab, &NoHost) {
@@ -487,7 +488,7 @@ fn high_order_requests_that_cannot_wait_get_a_reserve_of_their_own() {
         let text = frames.pagetypeinfo();
         let blocks: u64 = frames.blocks_of_type(Migratetype::HighAtomic);
         assert!(blocks >= 1, "{text}");
-        // Before killing, it is given up.
+        // Before an OOM kill, the reserve is given back.
         let script = Script::default();
         let _ = frames.alloc_on(0, &Request::new(Gfp::KERNEL, order(0)), &script);
         held.clear();

@@ -1,5 +1,5 @@
-//! Both stores, both rules for per-CPU sets, and every switch, against a model that knows only
-//! which frames are in whose hands.
+//! Tests both stores, both rules for per-CPU sets, and every switch, against a model. The model
+//! knows only which frames each caller holds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ enum Op {
         cpu: usize,
         pick: usize,
     },
-    /// Many single frames, so that pageblocks run empty ...
+    /// Allocates many single frames, so that pageblocks become empty.
     Many {
         cpu: usize,
         kind: u8,
         count: usize,
     },
-    /// ... and fill again in any order.
+    /// Frees many frames in any order, so that pageblocks fill again.
     FreeMany {
         cpu: usize,
         pick: usize,
@@ -50,7 +50,7 @@ enum Op {
         block: u32,
         kind: u8,
     },
-    /// While it runs: when frames are checked, how CMA is counted.
+    /// Changes, in a running allocator, when frames are checked and how CMA is counted.
     Switch {
         checks: Checks,
         cma_count: CmaCount,
@@ -119,7 +119,7 @@ fn machine((backend, pcp, checks, cma_count, checkable): Mechanisms) -> Frames {
     config.build().unwrap()
 }
 
-/// Which frames may be free, and who holds the others.
+/// The frames that are allocated, with their holders; all others are free.
 struct Model {
     held: Vec<(u32, u8)>,
     owner: HashMap<u32, u32>,
@@ -152,7 +152,7 @@ impl Model {
         is_memory(frame) && !self.owner.contains_key(&frame)
     }
 
-    /// Free blocks by order and type after complete merging.
+    /// Returns the free blocks by order and type after complete merging.
     fn merged(&self, frames: &Frames, zone: usize) -> [[u64; 6]; ORDERS] {
         let span = frames.span(zone);
         let kind = |pfn: u32| frames.blocks().get(Pfn(pfn)).migratetype();
@@ -224,7 +224,7 @@ fn step(frames: &Frames, model: &mut Model, op: Op) {
         Op::Drain { cpu } => frames.drain_cpu(cpu),
         Op::Tick => frames.tick(),
         Op::Switch { checks, cma_count } => {
-            // Refused where there is no frame table, and then nothing changes.
+            // The change is refused where there is no frame table, and then nothing changes.
             let before = frames.checks();
             let refused = frames.set_checks(checks).is_err();
             assert_eq!(refused, frames.table().is_none() && checks != Checks::Off);
@@ -232,7 +232,7 @@ fn step(frames: &Frames, model: &mut Model, op: Op) {
             frames.set_cma_count(cma_count);
         }
         Op::Retype { block, kind } => {
-            // What a contiguous allocation that fails does to its pageblocks, and no more.
+            // Does to pageblocks exactly what a failing contiguous allocation does.
             let pfn = block * PAGEBLOCK_PAGES;
             let end = (pfn + 1 + u32::from(kind)).min(FRAMES - 100);
             let _ = frames.alloc_contig(pfn..end, &mut |_| false).map(|()| {
@@ -319,7 +319,7 @@ proptest! {
     }
 }
 
-/// Many threads, claimed CPUs and hints, drains all the while.
+/// Runs many threads, with claimed CPUs and hints, while sets are drained all the time.
 #[test]
 fn threads_that_share_everything_never_share_a_frame() {
     for backend in [Backend::Lists, Backend::Bitmaps] {
@@ -355,7 +355,7 @@ fn threads_that_share_everything_never_share_a_frame() {
 
 fn churn(frames: &Frames, owner: &[std::sync::atomic::AtomicU32], thread: u32) {
     use std::sync::atomic::Ordering::Relaxed;
-    // Two threads claim a CPU; the others name one, and it may be a claimed one.
+    // Two threads claim a CPU. The others name a CPU, which may be a claimed one.
     let claim = if thread <= 2 { frames.cpu(thread as usize) } else { None };
     let hint = thread as usize % CPUS;
     let mut held: Vec<(Pfn, Order)> = Vec::new();

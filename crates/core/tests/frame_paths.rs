@@ -1,5 +1,5 @@
-//! Where an allocation looks, in which order, and what it asks on the way; and which blocks serve
-//! requests of another type.
+//! Tests where an allocation looks, in which order, and which callbacks it makes; and which blocks
+//! serve requests of another type.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ const BACKENDS: [Backend; 2] = [Backend::Lists, Backend::Bitmaps];
 const MOVABLE: Gfp = Gfp::NOWAIT.with(Gfp::HIGHMEM).with(Gfp::MOVABLE);
 const UNMOVABLE: Gfp = Gfp::NOWAIT;
 
-/// Answers as told, and notes what it is told.
+/// A host that gives fixed answers and records calls.
 #[derive(Default)]
 struct World<'a> {
     log: RefCell<Vec<String>>,
@@ -21,9 +21,9 @@ struct World<'a> {
     awake: Vec<usize>,
     /// Nodes over their dirty limit.
     dirty: Vec<usize>,
-    /// How often somebody else is at the killing.
+    /// Number of tries for which another caller is busy with an OOM kill.
     oom_busy: RefCell<u32>,
-    /// What reclaim frees, one at a time, from its third call on.
+    /// Frames that reclaim frees, one at a time, from its third call on.
     spare: RefCell<Vec<Pfn>>,
     frames: Option<&'a Frames>,
 }
@@ -93,7 +93,7 @@ fn one(frames: &Frames, gfp: Gfp, host: &dyn Host) -> Option<Pfn> {
     frames.alloc_on(0, &Request::new(gfp, Order::ZERO), host)
 }
 
-/// Takes all there is, whatever the watermarks say.
+/// Allocates all memory, whatever the watermarks say.
 fn exhaust(frames: &Frames, gfp: Gfp) -> Vec<Pfn> {
     std::iter::from_fn(|| one(frames, gfp.with(Gfp::MEMALLOC), &NoHost)).collect()
 }
@@ -125,12 +125,13 @@ fn dirty_limits_spread_pages_and_fail_nobody() {
         let write = MOVABLE.with(Gfp::WRITE);
         assert_eq!(from(&[0], MOVABLE), (Some(0), 0), "only what will be written");
         assert_eq!(from(&[0], write), (Some(1), 0));
-        // The fast path finds nothing; the slow one does not mind.
+        // The fast path finds no frame; the slow path ignores dirty limits.
         assert_eq!(from(&[0, 1], write), (Some(0), 2));
     }
 }
 
-/// DMA32 and Normal. Of Normal's pageblocks every second frame is free, and all are movable.
+/// Returns a machine with DMA32 and Normal. Every second frame of Normal's pageblocks is free, and
+/// all blocks are movable.
 fn fragmented(backend: Backend) -> Frames {
     let zones = vec![
         ZoneSpec::new(ZoneKind::Dma32, 0..16_384),
@@ -157,7 +158,7 @@ fn another_zone_is_taken_rather_than_a_mixed_pageblock_and_mixing_raises_the_mar
         let pfn = one(&frames, UNMOVABLE, &world).unwrap();
         assert_eq!(zone_of(&frames, pfn), 0, "{backend:?}: Normal was mixed");
         assert_eq!(frames.zones()[1].state().boost_pages(), 0);
-        // Nothing left there: now it must be.
+        // DMA32 has no frame left, so the request must mix a pageblock.
         exhaust(&frames, UNMOVABLE.with(Gfp::DMA32));
         let pfn = one(&frames, UNMOVABLE, &world).unwrap();
         assert_eq!(zone_of(&frames, pfn), 1);
@@ -180,7 +181,7 @@ fn an_urgent_page_is_had_below_a_boosted_min() {
         let (min, boost) = (state.marks().min, state.boost_pages());
         let free = || state.counters().snapshot(ZoneItem::FreePages);
         while one(&frames, UNMOVABLE, &NoHost).is_some() {}
-        // The test reads the shared count, which may lag by a delta.
+        // The watermark test reads the shared count, which may lag by a delta.
         assert!(free() + 8 >= min + boost, "{} of {min} and {boost}: not raised", free());
         while one(&frames, Gfp::ATOMIC, &NoHost).is_some() {}
         let lowest = min - min / 2 - min / 2 / 4;

@@ -1,6 +1,6 @@
-//! zoneinfo, buddyinfo, pagetypeinfo and vmstat, byte for byte.
+//! Compares zoneinfo, buddyinfo, pagetypeinfo and vmstat byte for byte.
 //!
-//! After a wanted change: `EBB_BLESS=1 cargo test -p ebb-mm --test frame_text`, then read the
+//! After an intended change: `EBB_BLESS=1 cargo test -p ebb-mm --test frame_text`, then read the
 //! diff.
 
 use ebb_mm::frame::{

@@ -1,13 +1,13 @@
-//! What measured kernels did, on the traces that can be made by code.
+//! Compares with the misses of measured kernels, on the traces that code can generate.
 //!
-//! The other traces need files; `examples/oracle.rs` replays every measured row when it is given
-//! them.
+//! The other traces need files. With them, `examples/oracle.rs` replays every measured row.
 
 use ebb_mm::lru::memory::{Access, Memory, Region};
 use ebb_mm::space::Backing;
 use ebb_mm::tunables::Tunables;
 
-/// A loop over 65,536 pages, 1,000,000 accesses, memory for half of them.
+/// Returns the misses of a loop over 65,536 pages, 1,000,000 accesses, with memory for half of
+/// them.
 fn looped(preset: &str, access: Access) -> u64 {
     let backing = if access == Access::FdRead { Backing::File } else { Backing::Anon };
     let region = Region { start: 0, end: 65_536, backing, recency: true };
@@ -36,7 +36,7 @@ fn the_default_keeps_part_of_a_loop() {
     }
 }
 
-/// Zipf over shuffled pages from a fixed generator: pins each switch set to what it does now, in
+/// A Zipf load over shuffled pages from a fixed generator. Pins the misses of each switch set, in
 /// the version whose misses agree with the measured kernels'.
 #[test]
 fn switch_sets_differ_where_the_kernels_do() {
@@ -61,7 +61,7 @@ fn switch_sets_differ_where_the_kernels_do() {
     assert!(ebb < k618 && ebb < classic, "{ebb} {k618} {classic}");
 }
 
-/// Both types streamed through memory at the same rate: what is reclaimed follows swappiness.
+/// Shows that reclaim follows swappiness while both types stream through memory.
 #[test]
 fn swappiness_is_a_ratio_that_holds_when_asked_to() {
     for swappiness in [40u64, 100, 160] {
@@ -72,7 +72,8 @@ fn swappiness_is_a_ratio_that_holds_when_asked_to() {
         let region = |start, end, backing| Region { start, end, backing, recency: true };
         let regions = [region(0, half, Backing::Anon), region(half, 2 * half, Backing::File)];
         let mut m = Memory::new(tun, &regions, 8192);
-        // Each type arrives at the rate it is to be reclaimed at, so that neither runs dry.
+        // Each type arrives at the rate at which it should be reclaimed, so that neither type is
+        // used up.
         let (mut anon, mut file) = (0, half);
         for i in 0..60_000u64 {
             if i % 200 < swappiness {
@@ -83,7 +84,8 @@ fn swappiness_is_a_ratio_that_holds_when_asked_to() {
                 file += 1;
             }
         }
-        // From here on as many of one as of the other: a ratio that held by supply alone breaks.
+        // From here on both types arrive at the same rate. A ratio that held by supply alone would
+        // break.
         let stolen = |m: &Memory| {
             use ebb_mm::observe::vmstat::Event;
             [Event::PgStealAnon, Event::PgStealFile].map(|e| m.vmstat().get(e))

@@ -1,8 +1,10 @@
-//! An account of an ordinary user, made for a test and gone after it, with a folder that holds what it
-//! may run: `ebb` and the test programs, as the checkout may lie where nobody else can go.
+//! Makes an ordinary user for a test and removes it afterwards. A folder of the account holds
+//! copies of `ebb` and of the test programs, because other users may not be able to reach the
+//! checkout.
 //!
-//! What is done as the user is done through a login shell, so that nothing of root's is left: no
-//! environment, no group, no capability. Making it takes root, and a test that needs one is skipped without.
+//! The user's commands run in a login shell, so that nothing of root's remains: no environment, no
+//! group, no capability. Making an account takes root, and a test that needs one is skipped without
+//! root.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -23,7 +25,7 @@ use crate::same::need;
 
 const DEVICE: &str = "/dev/userfaultfd";
 
-/// A test that needs root is skipped without.
+/// Skips the test without root.
 #[track_caller]
 pub fn need_root() {
     if !rustix::process::getuid().is_root() {
@@ -31,7 +33,7 @@ pub fn need_root() {
     }
 }
 
-/// A test that locks so many bytes is skipped where that is not permitted.
+/// Skips the test if this user may not lock so many bytes.
 #[track_caller]
 pub fn need_locked(bytes: u64) {
     const IPC_LOCK: u64 = 1 << 14;
@@ -41,7 +43,7 @@ pub fn need_locked(bytes: u64) {
     }
 }
 
-/// Whether a process may look into one that is not below it.
+/// Returns whether a process may read another process that is not its descendant.
 pub fn may_look_up() -> bool {
     const SYS_PTRACE: u64 = 1 << 19;
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
@@ -52,14 +54,15 @@ pub fn may_look_up() -> bool {
     }
 }
 
-/// What is the machine's, as its list of accounts and the rights of the device, is read, changed and written: by one at a
-/// time, of all tests. The lock is on a folder: whoever changes a file there may put another in its place.
+/// Takes a lock under which tests change the machine: its list of accounts and the rights of the
+/// device. Only one test at a time holds it. The lock is on the folder, because a change may
+/// replace the file itself.
 pub fn alone() -> Option<File> {
     let folder = File::open("/etc").ok()?;
     folder.lock().ok().map(|()| folder)
 }
 
-/// Changes accounts, when nobody else does.
+/// Changes accounts under the lock.
 fn of_accounts(command: &mut Command) -> Output {
     let _alone = alone();
     eventually_some("the list of accounts", || {
@@ -69,7 +72,7 @@ fn of_accounts(command: &mut Command) -> Output {
     })
 }
 
-/// The account.
+/// An ordinary user's account.
 #[derive(Debug)]
 pub struct Account {
     name: String,
@@ -84,7 +87,7 @@ fn as_root(command: &mut Command) -> String {
 }
 
 impl Account {
-    /// Makes it; `ebb` is in its folder, without any right.
+    /// Makes the account. `ebb` is in its folder, without any capability.
     #[expect(clippy::new_without_default, reason = "it changes the machine")]
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -105,57 +108,58 @@ impl Account {
         account
     }
 
-    /// What it is called.
+    /// Returns the name of the account.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A path in the folder, which belongs to root.
+    /// Returns a path in the account's folder, which belongs to root.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The account's `ebb`.
+    /// Returns the path of the account's `ebb`.
     pub fn ebb(&self) -> String {
         self.path("ebb").display().to_string()
     }
 
-    /// A folder of the user's own.
+    /// Returns the user's own folder.
     pub fn home(&self) -> PathBuf {
         self.path("home")
     }
 
-    /// Puts a file of root's into the folder, for all to read and to run.
+    /// Copies a file into the account's folder, so that every user may read and execute it.
     pub fn copy(&self, from: &Path, name: &str) -> String {
         let to = self.path(name);
-        // By another process: a writable descriptor of this one would be inherited by what other tests
-        // start meanwhile, and the copy could not be executed.
+        // Another process writes the copy. A writable descriptor of this process would be inherited
+        // by programs of other tests, and the copy could not be executed.
         as_root(Command::new("cp").arg(from).arg(&to));
         fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("chmod");
         to.display().to_string()
     }
 
-    /// One of the C programs, there.
+    /// Copies one of the C programs into the account's folder.
     pub fn program(&self, name: &str) -> String {
         self.copy(&build::program(name), name)
     }
 
-    /// The static program of Go, there.
+    /// Copies the static Go program into the account's folder.
     pub fn go_program(&self) -> String {
         self.copy(&build::go_program("go-work", ".", &[]), "go-work")
     }
 
-    /// A shell's command line, for the user's login shell.
+    /// Returns a launch of a shell's command line in the user's login shell.
     pub fn shell(&self, line: &str) -> Launch {
         Launch::new("su").args(["-", &self.name, "-c", line])
     }
 
-    /// The same, to its end.
+    /// Runs a shell's command line in the user's login shell to its end.
     pub fn run(&self, line: &str) -> Outcome {
         self.shell(line).run()
     }
 
-    /// What an administrator types for the user: as root, by `sudo`, in a shell that has the user's name.
+    /// Runs a command of an administrator for the user: as root, by `sudo`, in a shell that has the
+    /// user's name.
     pub fn administer(&self, line: &str) {
         let sudo = self.path("sudo");
         if !sudo.exists() {
@@ -172,8 +176,8 @@ impl Account {
         as_root(shell.args(["-c", line]).env("PATH", path).env("USER", OsStr::new(&self.name)));
     }
 
-    /// Follows the recipe of the README for an `ebb` that is not root's, as far as it is for ever: the line
-    /// with the capability and the one with the device.
+    /// Follows the README's recipe for an `ebb` of an ordinary user, as far as it is permanent.
+    /// These are the lines with the capability and with the device.
     pub fn follow_readme(&self) {
         let readme = fs::read_to_string(build::root().join("README.md")).expect("README.md");
         let (_, recipe) = readme.split_once("## Without root").expect("the section");
@@ -187,7 +191,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        // Each may have nothing to do.
+        // Each of these commands may have nothing to do.
         let acl = format!("u:{}", self.name);
         {
             let _alone = alone();

@@ -1,4 +1,4 @@
-//! Where the programs come from: C sources compiled on first use, and the `ebb` binary.
+//! Provides the programs: C sources compiled on first use, and the `ebb` binary.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn root() -> &'static Path {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     ROOT.get_or_init(|| {
@@ -14,7 +14,7 @@ pub fn root() -> &'static Path {
     })
 }
 
-/// The folder that cargo builds into: of the test that runs, whatever `CARGO_TARGET_DIR` says.
+/// Returns the target folder of the running test, whatever `CARGO_TARGET_DIR` says.
 pub fn target() -> &'static Path {
     static TARGET: OnceLock<PathBuf> = OnceLock::new();
     TARGET.get_or_init(|| {
@@ -26,12 +26,12 @@ pub fn target() -> &'static Path {
     })
 }
 
-/// A file beside the C programs: a script, a Java source.
+/// Returns the path of a file beside the C programs: a script, a Java source.
 pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name)
 }
 
-/// The `ebb` binary: `EBB_BIN`, or that of the same build, or built now.
+/// Returns the `ebb` binary: `EBB_BIN`, the one of this build, or one built now.
 pub fn ebb() -> &'static Path {
     static EBB: OnceLock<PathBuf> = OnceLock::new();
     EBB.get_or_init(|| {
@@ -47,7 +47,7 @@ pub fn ebb() -> &'static Path {
     })
 }
 
-/// The `ebb` binary if there is one already.
+/// Returns the `ebb` binary if there is one already.
 pub fn existing_ebb() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("EBB_BIN") {
         return Some(PathBuf::from(path).canonicalize().expect("EBB_BIN names a file"));
@@ -55,7 +55,7 @@ pub fn existing_ebb() -> Option<PathBuf> {
     Some(target().join("debug/ebb")).filter(|path| path.exists())
 }
 
-/// A compiled C program. `torture` has two source files, the others one.
+/// Returns a compiled C program. `torture` has two source files, the others one.
 pub fn program(name: &str) -> PathBuf {
     compile(name, &sources_of(name), &[])
 }
@@ -65,17 +65,17 @@ fn sources_of(name: &str) -> Vec<PathBuf> {
     [script(&format!("{name}.c"))].into_iter().chain(chaos).collect()
 }
 
-/// The same program, linked so that nothing can be preloaded into it.
+/// Returns a C program linked statically, so that nothing can be preloaded into it.
 pub fn static_program(name: &str) -> PathBuf {
     compile(&format!("{name}-static"), &sources_of(name), &["-static"])
 }
 
-/// The same, which lies anywhere in memory.
+/// Returns a C program as a static position-independent executable.
 pub fn static_pie_program(name: &str) -> PathBuf {
     compile(&format!("{name}-static-pie"), &sources_of(name), &["-static-pie", "-fPIE"])
 }
 
-/// The same, without the note by which programs of glibc are known.
+/// Returns a static C program without the note that identifies programs of glibc.
 pub fn foreign_program(name: &str) -> PathBuf {
     let fixed = static_program(name);
     make(&format!("{name}-foreign"), |fresh| {
@@ -85,12 +85,13 @@ pub fn foreign_program(name: &str) -> PathBuf {
     })
 }
 
-/// The same, to be preloaded beside another.
+/// Returns a C source compiled as a shared library, for preloading.
 pub fn library(name: &str) -> PathBuf {
     compile(&format!("{name}.so"), &[script(&format!("{name}.c"))], &["-shared", "-fPIC"])
 }
 
-/// The same where no path has a space: LD_PRELOAD is a list. It lies in the folder.
+/// Returns a copy of a library on a path without spaces, because LD_PRELOAD is a list. Also returns
+/// the folder that contains it.
 pub fn library_to_preload(name: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let copy = folder.path().join(format!("{name}.so"));
@@ -98,8 +99,8 @@ pub fn library_to_preload(name: &str) -> (tempfile::TempDir, PathBuf) {
     (folder, copy)
 }
 
-/// A program of Go, the one in `folder` of `programs/go`, which is static unless it is told otherwise by `options` of
-/// `go build`.
+/// Returns the Go program in `folder` of `programs/go`. It is static unless `options` of `go build`
+/// say otherwise.
 pub fn go_program(output: &str, folder: &str, options: &[&str]) -> PathBuf {
     make(output, |fresh| {
         let mut go = Command::new("go");
@@ -126,7 +127,7 @@ fn make(output: &str, compiler: impl Fn(&Path) -> Command) -> PathBuf {
     if modified(&path) > newest_source() {
         return path;
     }
-    // One at a time, of the tests of all processes.
+    // The tests of all processes compile one at a time.
     let lock = fs::File::create(folder.join("lock")).expect("a lock");
     lock.lock().expect("the lock");
     if modified(&path) > newest_source() {

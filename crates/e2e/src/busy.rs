@@ -1,17 +1,17 @@
-//! Processes that want a processor all the time, beside a test.
+//! Processes that want a CPU all the time, beside a test.
 
 use std::process::{Child, Command};
 
-/// They end with the value, and soon after whoever has it.
+/// Busy processes. They end when this value is dropped, and soon after the process that owns it.
 #[derive(Debug)]
 pub struct Busy(Vec<Child>);
 
 impl Busy {
-    /// So many of them.
+    /// Starts `count` processes.
     pub fn start(count: usize) -> Self {
         let one = || {
             let mut shell = Command::new("sh");
-            // One whose parent is killed ends too.
+            // A shell whose parent is killed ends, too.
             shell.args(["-c", "while kill -0 $PPID 2>/dev/null; do :; done"]);
             shell.spawn().expect("a shell")
         };

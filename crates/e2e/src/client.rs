@@ -1,5 +1,5 @@
-//! Clients of the servers under test: just enough of the protocols of Redis and memcached to
-//! write values and to check each of them.
+//! Clients of the servers under test: the parts of the protocols of Redis and memcached that write
+//! values and check each of them.
 
 use ebb_mm::random as numbers;
 use ebb_testing::HANG;
@@ -10,9 +10,10 @@ use std::process::Command;
 
 use crate::build;
 
-/// A figure of a run that goes on, by its front's process: what `ebb stat` says. None if it does not answer, or has none.
-pub fn stat(front: i32, name: &str) -> Option<u64> {
-    let output = Command::new(build::ebb()).args(["stat", &front.to_string()]).output();
+/// Returns a figure of a running run from `ebb stat`. `supervisor` is the supervisor's PID. `None`
+/// if the run does not answer or has no such figure.
+pub fn stat(supervisor: i32, name: &str) -> Option<u64> {
+    let output = Command::new(build::ebb()).args(["stat", &supervisor.to_string()]).output();
     let text = String::from_utf8_lossy(&output.expect("ebb runs").stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line?.parse().ok()
@@ -61,13 +62,13 @@ pub enum Answer {
     Number(i64),
     /// A string (`$`).
     Bytes(Vec<u8>),
-    /// There is no such key (`$-1`).
+    /// No such key (`$-1`).
     Nothing,
 }
 
 /// The part of the Redis protocol that the tests need.
 impl Connection {
-    /// Sends a command and its arguments; the answer is to be read with [`Connection::redis_answer`].
+    /// Sends a command and its arguments. [`Connection::redis_answer`] then reads the answer.
     pub fn redis_send(&mut self, words: &[&[u8]]) {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -78,7 +79,7 @@ impl Connection {
         self.send(&request);
     }
 
-    /// Reads one answer. Panics at an error (`-`): the tests ask for nothing that may fail.
+    /// Reads one answer. Panics at an error (`-`), because no command of the tests may fail.
     pub fn redis_answer(&mut self) -> Answer {
         let line = self.line();
         let (kind, rest) = line.split_at(1);
@@ -100,7 +101,7 @@ impl Connection {
 
 /// The part of the memcached protocol that the tests need.
 impl Connection {
-    /// Stores a value, and panics if the server does not say that it has.
+    /// Stores a value. Panics if the server does not confirm it.
     pub fn cache_set(&mut self, key: &str, value: &[u8]) {
         self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
         self.send(value);
@@ -108,7 +109,7 @@ impl Connection {
         assert_eq!(self.line(), "STORED", "{key}");
     }
 
-    /// Reads a value; None if the server has none.
+    /// Reads a value; `None` if the server has none.
     pub fn cache_get(&mut self, key: &str) -> Option<Vec<u8>> {
         self.send(format!("get {key}\r\n").as_bytes());
         let line = self.line();
@@ -122,8 +123,8 @@ impl Connection {
     }
 }
 
-/// The bytes that belong to a key: different for every key and version, so that a wrong value is
-/// told from a right one, and half of them repeated so that they compress as real data does.
+/// Returns the bytes that belong to a key. They differ for every key and version, so that a wrong
+/// value is recognised. Half of them are repeated, so that they compress as real data does.
 pub fn value_of(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut random = Random::new(key << 8 ^ version);
     let mut value = Vec::with_capacity(bytes + 16);
@@ -136,28 +137,28 @@ pub fn value_of(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// Numbers from a seed.
+/// Random numbers from a seed.
 pub struct Random(numbers::Random);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Creates the sequence of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(numbers::Random(seed))
     }
 
-    /// The next of all 64 bits.
+    /// Returns the next number of 64 bits.
     #[expect(clippy::should_implement_trait, reason = "an endless source, not an iterator")]
     pub fn next(&mut self) -> u64 {
         self.0.word()
     }
 
-    /// One of `0..limit`.
+    /// Returns a number in `0..limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// 0..count in an order of its own.
+    /// Returns the numbers `0..count` in random order.
     pub fn order(&mut self, count: u64) -> Vec<u64> {
         let mut order: Vec<u64> = (0..count).collect();
         for i in (1..order.len()).rev() {

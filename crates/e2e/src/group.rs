@@ -5,13 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A control group, removed with what it is held by.
+/// A control group, removed on drop.
 pub struct Group {
     path: PathBuf,
 }
 
 impl Group {
-    /// A group of this controller in whose file `file` is `value`; where none can be had the test is skipped.
+    /// Creates a group of this controller and sets its file `file` to `value`. Skips the test if no
+    /// group can be created.
     #[must_use]
     pub fn new(controller: &str, file: &str, value: &str) -> Self {
         let name = format!("/sys/fs/cgroup/{controller}/ebb-test-{}", std::process::id());
@@ -29,10 +30,10 @@ impl Group {
         group
     }
 
-    /// Writes to one of its files.
+    /// Writes to a file of the group.
     ///
     /// # Panics
-    /// If that cannot be.
+    /// If the write fails.
     pub fn set(&self, file: &str, value: &str) {
         fs::write(self.path.join(file), value).expect("a file of a control group");
     }
@@ -41,7 +42,7 @@ impl Group {
         fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default()
     }
 
-    /// Takes the whole tree of a run in, and with it what that starts from then on.
+    /// Moves the whole tree of a run into the group. Later children then start in the group.
     pub fn take_in(&self, run: &Running) {
         ebb_testing::eventually("the whole tree in the group", || {
             let inside = self.processes();
@@ -49,7 +50,7 @@ impl Group {
             let tree = run.root().find();
             let outside: Vec<i32> = tree.all().filter(|pid| !inside.contains(pid)).collect();
             for pid in &outside {
-                // It may have ended since.
+                // The process may have ended since.
                 let _ = fs::write(self.path.join("cgroup.procs"), pid.to_string());
             }
             outside.is_empty()
@@ -59,7 +60,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What is left of the run goes to the parent first.
+        // The remaining processes of the run move to the parent group first.
         let parent = self.path.with_file_name("cgroup.procs");
         self.processes().lines().for_each(|pid| drop(fs::write(&parent, pid)));
         let _ = fs::remove_dir(&self.path);

@@ -1,6 +1,7 @@
-//! Starting one program and waiting for it.
+//! Starts one program and waits for it.
 //!
-//! Output goes to files, not pipes: an orphan that keeps a pipe open must not keep a test waiting.
+//! Output goes to files and not to pipes, because an orphan that keeps a pipe open must not keep a
+//! test waiting.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -29,7 +30,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A program by path, or by name if PATH has it.
+    /// Creates a launch of a program by path, or by name if PATH has it.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: program.as_ref().to_owned(),
@@ -42,49 +43,50 @@ impl Launch {
         }
     }
 
-    /// One of the C programs with its arguments, separated by spaces.
+    /// Creates a launch of one of the C programs with its arguments, separated by spaces.
     pub fn program(name: &str, arguments: &str) -> Self {
         Self::new(build::program(name)).args(arguments.split_whitespace())
     }
 
-    /// The same with a library that the loader begins before the agent, as it does those that a program is linked with.
+    /// Creates a launch of a C program with a library that the loader initialises before the agent.
+    /// The loader does so with libraries that a program is linked with.
     pub fn program_behind(library: &Path, name: &str, arguments: &str) -> Self {
         let behind = "LD_PRELOAD=$LD_PRELOAD:$0 exec \"$@\"";
         let shell = Self::new("/bin/sh").args(["-c", behind]).arg(library);
         shell.arg(build::program(name)).args(arguments.split_whitespace())
     }
 
-    /// One more argument.
+    /// Adds an argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push(argument.as_ref().to_owned());
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
         self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable of the program.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.variables.push((name.into(), value.as_ref().to_owned()));
         self
     }
 
-    /// Starts in this directory.
+    /// Sets the working directory of the program.
     pub fn directory(mut self, path: &Path) -> Self {
         self.directory = Some(path.to_owned());
         self
     }
 
-    /// Reads its input from a file instead of /dev/null.
+    /// Sets the file for standard input, which is otherwise /dev/null.
     pub fn input(mut self, path: &Path) -> Self {
         self.input = Some(path.to_owned());
         self
     }
 
-    /// Runs under `ebb run --memory-max BYTES`.
+    /// Makes the program run under `ebb run --memory-max BYTES`.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
         self
@@ -96,7 +98,8 @@ impl Launch {
         self
     }
 
-    /// The command; a limited run leaves its report in `folder`, unless told otherwise.
+    /// Returns the command. A limited run writes its report into `folder`, unless an option says
+    /// otherwise.
     fn command(&self, folder: &Path) -> Command {
         let mut command = match self.limit {
             None => Command::new(&self.program),
@@ -119,7 +122,7 @@ impl Launch {
         command
     }
 
-    /// Starts it.
+    /// Starts the program.
     pub fn start(&self) -> Running {
         if self.limit.is_some() && !may_page() {
             ebb_testing::skip("no userfaultfd for this user; `ebb doctor` says why");
@@ -144,13 +147,13 @@ impl Launch {
         Running { launch: self.clone(), child, root, folder, status: None }
     }
 
-    /// Starts it and waits for its end.
+    /// Starts the program and waits for its end.
     pub fn run(&self) -> Outcome {
         self.start().finish()
     }
 }
 
-/// Whether this user may have a userfaultfd that hears of the kernel's faults, too.
+/// Returns whether this user may have a userfaultfd that reports the kernel's faults, too.
 pub fn may_page() -> bool {
     let device = || File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
     let setting = || fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
@@ -158,7 +161,7 @@ pub fn may_page() -> bool {
     rustix::process::geteuid().is_root() || device() || is_open()
 }
 
-/// A program under way.
+/// A running program.
 pub struct Running {
     launch: Launch,
     child: Child,
@@ -168,22 +171,22 @@ pub struct Running {
 }
 
 impl Running {
-    /// What identifies the run.
+    /// Returns the identity of the run.
     pub fn root(&self) -> &Root {
         &self.root
     }
 
-    /// The process started: the program, or `ebb`.
+    /// Returns the PID of the started process: the program, or `ebb`.
     pub fn pid(&self) -> i32 {
         self.root.pid
     }
 
-    /// What it wrote so far.
+    /// Returns the standard output up to now.
     pub fn stdout(&self) -> String {
         self.written("out")
     }
 
-    /// What it wrote to standard error so far.
+    /// Returns the standard error up to now.
     pub fn stderr(&self) -> String {
         self.written("err")
     }
@@ -193,17 +196,17 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Sends a signal to the process started.
+    /// Sends a signal to the started process.
     pub fn signal(&self, signal: Signal) {
         send(self.root.pid, signal);
     }
 
-    /// Waits until its output contains `text`.
+    /// Waits until the output contains `text`.
     pub fn wait_for(&mut self, text: &str) {
         self.wait_until(&format!("{text:?} in its output"), |run| run.stdout().contains(text));
     }
 
-    /// Waits until `done`; an end before that is a failure.
+    /// Waits until `done`. Fails if the program ends before that.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let guard = Guard::new();
@@ -216,7 +219,7 @@ impl Running {
         }
     }
 
-    /// Whether the started process has ended.
+    /// Returns whether the started process has ended.
     pub fn ended(&mut self) -> bool {
         if self.status.is_none() {
             self.status = self.child.try_wait().expect("wait for the program");
@@ -224,14 +227,15 @@ impl Running {
         self.status.is_some()
     }
 
-    /// Lets the program go on before the next look. A run that hangs fails with the state of all its threads.
+    /// Lets the program run until the next check. A run that hangs fails with the state of all its
+    /// threads.
     #[track_caller]
     fn pause(&self, guard: Guard, what: &str) {
         assert!(!guard.hangs(), "hangs: waited {HANG:?} for {what}\n{}", self.state());
         guard.pause(what);
     }
 
-    /// All that is known of it, for a message.
+    /// Returns the output and the state of all threads, for a message.
     fn state(&self) -> String {
         let (stdout, stderr) = (self.stdout(), self.stderr());
         let command = format!("{:?}", self.launch.command(self.folder.path()));
@@ -245,7 +249,8 @@ impl Running {
         while !self.ended() {
             self.pause(guard, "its end");
         }
-        // With `--exec` the report comes when the program, and all it left behind, has ended.
+        // With `--exec` the report comes only when the program and all of its descendants have
+        // ended.
         while self.launch.options.iter().any(|option| option == "--exec")
             && self.root.find().all().next().is_some()
         {
@@ -263,7 +268,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A second look finds what was being forked during the first.
+        // The second pass finds processes that were being forked during the first.
         for _ in 0..2 {
             kill_all(&self.root.find());
         }
@@ -277,47 +282,47 @@ fn kill_all(tree: &Tree) {
     tree.all().for_each(|pid| send(pid, Signal::KILL));
 }
 
-/// Signals one process; one that is gone already is no matter.
+/// Signals one process. A process that is gone already is no error.
 pub fn send(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// How a run ended and what it left.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Program and arguments, with spaces between.
+    /// Program and arguments, with spaces between them.
     pub command: String,
-    /// Of the process started.
+    /// Exit status of the started process.
     pub status: ExitStatus,
-    /// All of its standard output.
+    /// Standard output.
     pub stdout: Vec<u8>,
-    /// All of its standard error; what is not UTF-8 is replaced.
+    /// Standard error. Bytes that are not UTF-8 are replaced.
     pub stderr: String,
-    /// What Ebb reported, if it did.
+    /// Ebb's report, if there is one.
     pub report: String,
 }
 
 impl Outcome {
-    /// The status as a shell gives it: the exit code, or 128 and the signal's number.
+    /// Returns the status as a shell shows it: the exit code, or 128 and the signal's number.
     pub fn code(&self) -> i32 {
         self.status.code().or(self.status.signal().map(|signal| 128 + signal)).expect("ended")
     }
 
-    /// Its standard output as text; what is not UTF-8 is replaced.
+    /// Returns the standard output as text. Bytes that are not UTF-8 are replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Fails unless it ended with this status.
+    /// Fails unless the program ended with this status.
     #[track_caller]
     pub fn expect_code(&self, code: i32) -> &Self {
         assert!(self.code() == code, "status {} instead of {code}\n{}", self.code(), self.state());
         self
     }
 
-    /// Fails unless it ended with 0 and wrote just this line.
+    /// Fails unless the program ended with 0 and wrote exactly this line.
     #[track_caller]
     pub fn expect_line(&self, line: &str) -> &Self {
         self.expect_code(0);
@@ -325,8 +330,9 @@ impl Outcome {
         self
     }
 
-    /// What Ebb said, in lines. That a run thrashes is said of each in which little else than waiting was done for ten
-    /// seconds, as on a machine that has other things to do; `thrashing.rs` has who says so and who does not.
+    /// Returns the lines of standard error without the warning about thrashing. A run warns when it
+    /// did little but wait for ten seconds, as may happen on a busy machine. `thrashing.rs` tests
+    /// which runs warn.
     pub fn said(&self) -> Vec<&str> {
         self.stderr
             .lines()
@@ -334,14 +340,14 @@ impl Outcome {
             .collect()
     }
 
-    /// Fails if Ebb said anything.
+    /// Fails if standard error has any other line.
     #[track_caller]
     pub fn expect_silence(&self) -> &Self {
         assert!(self.said().is_empty(), "{}", self.state());
         self
     }
 
-    /// A figure of its report in JSON.
+    /// Returns a figure of the JSON report.
     #[track_caller]
     pub fn figure(&self, name: &str) -> u64 {
         let text = format!("{}{}", self.report, self.stderr);

@@ -4,14 +4,15 @@
 //! * [`tree`] finds every process of a run and adds up its anonymous memory.
 //! * [`same`] compares a plain run with one in less memory.
 //! * [`account`] makes an ordinary user for a test.
-//! * [`busy`] keeps processors busy beside a test.
+//! * [`busy`] keeps CPUs busy beside a test.
 //! * [`build`] compiles the C programs and finds the `ebb` binary.
 //! * [`client`] speaks to the servers that the tests start.
 //! * [`group`] makes a control group for a run.
 //!
 //! Invariants:
-//! * E2E-1: Every wait for a run has a time limit; one that exceeds it fails with the state of all its threads.
-//! * E2E-2: Nothing outlives a test: every process of a run is killed when its handle goes away.
+//! * E2E-1: Every wait for a run has a time limit. A wait that exceeds it fails with the state of
+//!   all threads of the run.
+//! * E2E-2: Nothing outlives a test: every process of a run is killed when its handle is dropped.
 //! * E2E-3: Only processes that carry the run's own tag, or descend from it, are ever signalled.
 
 #![forbid(unsafe_code)]
@@ -29,8 +30,8 @@ pub mod tree;
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// A limit for tests that want hard pressure on a program with tens of MiB.
+/// A limit in bytes for strong pressure on a program with tens of MiB.
 pub const SMALL: u64 = 16 * MIB;
 
-/// The same, for programs with no more than 24 MiB.
+/// A limit in bytes for strong pressure on a program with at most 24 MiB.
 pub const TINY: u64 = 8 * MIB;

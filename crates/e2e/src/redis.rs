@@ -1,4 +1,4 @@
-//! Servers of Redis for tests: each in a folder of its own, on a free port, without persistence.
+//! Redis servers for tests: each in a folder of its own, on a free port, without persistence.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use ebb_testing::{eventually, eventually_is, eventually_some, skip};
 use tempfile::TempDir;
 
-/// One `redis-server`, killed at the end.
+/// One `redis-server`, killed on drop.
 pub struct Redis {
     child: Child,
     folder: TempDir,
@@ -19,10 +19,11 @@ pub struct Redis {
     options: Vec<String>,
 }
 
-/// Ports that nobody is given who asks for any, nor the bus of a node, which lies 10 000 above.
+/// Ports that the kernel never chooses by itself. The same holds for the bus port of a cluster
+/// node, which lies 10 000 above.
 const PORTS: std::ops::Range<u16> = 10_000..22_000;
 
-/// A port that nobody listens on, nor on the one that a cluster's node has beside it.
+/// Returns a port without a listener. The bus port of a cluster node beside it is free, too.
 pub fn free_port() -> u16 {
     eventually_some("a free port", || {
         let random = RandomState::new().hash_one(0);
@@ -33,7 +34,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Redis {
-    /// With options as on its command line.
+    /// Starts a server with options as on its command line.
     pub fn start(options: &[&str]) -> Self {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         // Another test may take the port before the server does.
@@ -46,7 +47,7 @@ impl Redis {
         })
     }
 
-    /// Waits until this very server answers at its port. False if it has ended.
+    /// Waits until this server answers at its port. Returns false if it has ended.
     fn answers(&mut self) -> bool {
         let own = format!("process_id:{}\r", self.pid());
         let mut ended = false;
@@ -57,38 +58,39 @@ impl Redis {
         !ended
     }
 
-    /// Where it listens.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// HOST:PORT of it.
+    /// Returns the address as HOST:PORT.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// As `--swap` takes it.
+    /// Returns the address in the form for `--swap`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// The same, of a server that is waited for as long as a test may last, and each answer of it, too.
+    /// Returns the address for `--swap` with waits for the server and its answers as long as a test
+    /// may last.
     pub fn patient_url(&self) -> String {
         format!("{}{PATIENT}", self.url())
     }
 
-    /// The server's process.
+    /// Returns the PID of the server.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
-    /// Kills it; what it had is gone.
+    /// Kills the server. Its data are lost.
     pub fn kill(&mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
-    /// Starts it again, empty, at the same port.
+    /// Starts the server again, empty, at its port.
     pub fn restart(&mut self) {
         eventually("the server again", || {
             self.child = spawn(self.folder.path(), self.port, &self.options);
@@ -96,7 +98,7 @@ impl Redis {
         });
     }
 
-    /// What `redis-cli` says to a command.
+    /// Returns the answer of `redis-cli` to a command.
     pub fn ask(&self, words: &[&str]) -> String {
         let mut cli = Command::new("redis-cli");
         if let Some(at) = self.options.iter().position(|option| option == "--requirepass") {
@@ -107,18 +109,18 @@ impl Redis {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// The keys it has.
+    /// Returns the keys of the server.
     pub fn keys(&self) -> Vec<String> {
         self.ask(&["--scan"]).lines().map(str::to_owned).filter(|key| !key.is_empty()).collect()
     }
 
-    /// Waits until it has no key.
+    /// Waits until the server has no key.
     #[track_caller]
     pub fn expect_no_keys(&self) {
         eventually_is("the server's keys", vec![], || self.keys());
     }
 
-    /// Stops and continues it.
+    /// Sends a signal to the server, to stop or continue it.
     pub fn signal(&self, name: &str) {
         let sent =
             Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
@@ -126,7 +128,8 @@ impl Redis {
     }
 }
 
-/// How long a server is waited for that goes away while a test wants it, and one that a busy host does not run.
+/// Options that make a run wait for a server that goes away during a test, or that a busy host does
+/// not run.
 const PATIENT: &str = "?wait=600&answer=600";
 
 impl Drop for Redis {
@@ -150,11 +153,12 @@ fn spawn(folder: &Path, port: u16, options: &[String]) -> Child {
         "--daemonize",
         "no",
     ];
-    // What is given twice counts as it was given last.
+    // If an option occurs twice, the server uses the last one.
     let mut server = Command::new("redis-server");
     server.args(plain).arg("--dir").arg(folder).args(options);
     server.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
-    // In a process group of its own: one that a test has stopped does not go on with the others of the test.
+    // The server has a process group of its own, so that a stopped server does not continue
+    // together with other processes of the test.
     server.process_group(0);
     match server.spawn() {
         Err(error) if error.kind() == ErrorKind::NotFound => skip("redis-server is missing"),
@@ -169,8 +173,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Its nodes never miss each other by themselves, however slow the host is: see
-    /// [`Cluster::lose`].
+    /// Starts a cluster. Its timeout is so long that no node declares another one dead on a slow
+    /// host: see [`Cluster::lose`].
     pub fn start() -> Self {
         let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "600000"];
         let mut options = options.to_vec();
@@ -186,10 +190,12 @@ impl Cluster {
         this
     }
 
-    /// Waits until all nodes agree, each is connected with each, and all masters have a replica that is up to date.
+    /// Waits until all nodes agree, each is connected with each, and all masters have a replica
+    /// that is up to date.
     ///
     /// `check` passes, and `cluster_state` is ok, while nodes do not know a replica yet. They
-    /// ignore what it says then: also that it has taken its master's slots over.
+    /// ignore its messages then. One of these messages says that it has taken its master's slots
+    /// over.
     fn settle(&self) {
         eventually("the nodes to agree", || {
             let mut check = Command::new("redis-cli");
@@ -211,7 +217,7 @@ impl Cluster {
         });
     }
 
-    /// Kills a master, and its replica takes its slots over, as after an election.
+    /// Kills a master. Its replica takes its slots over, as after an election.
     pub fn lose(&mut self, master: usize) {
         self.nodes[master].kill();
         let port = format!("\n{}\n", self.nodes[master].port());
@@ -226,24 +232,24 @@ impl Cluster {
         });
     }
 
-    /// Which of the nodes are masters now.
+    /// Returns the indices of the nodes that are masters now.
     pub fn masters(&self) -> Vec<usize> {
         let is_master = |&at: &usize| self.nodes[at].ask(&["role"]).starts_with("master");
         (0..self.nodes.len()).filter(is_master).collect()
     }
 
-    /// As `--swap` takes it.
+    /// Returns the addresses in the form for `--swap`.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes.iter().take(3).map(Redis::address).collect();
         format!("redis://{}{PATIENT}", hosts.join(","))
     }
 
-    /// The keys that its masters have.
+    /// Returns the keys of all masters.
     pub fn keys(&self) -> Vec<String> {
         self.masters().into_iter().flat_map(|at| self.nodes[at].keys()).collect()
     }
 
-    /// Waits until they have none.
+    /// Waits until the masters have no keys.
     #[track_caller]
     pub fn expect_no_keys(&self) {
         eventually_is("the cluster's keys", vec![], || self.keys());

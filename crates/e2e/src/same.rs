@@ -1,4 +1,4 @@
-//! The central promise: in less memory a program does exactly what it does with plenty.
+//! Checks the central promise: in less memory a program does exactly what it does with plenty.
 
 use std::path::Path;
 
@@ -21,12 +21,13 @@ pub fn same(plain: &Outcome, limited: &Outcome) {
     }
 }
 
-/// What was said, but for the one line by which a run says that it has too little memory: a quarter may be.
+/// Returns standard error without the line about thrashing. A quarter of the memory may be too
+/// little.
 fn without_thrashing(text: &str) -> String {
     text.split_inclusive('\n').filter(|line| !line.starts_with("ebb: thrashing: ")).collect()
 }
 
-/// A program that the test needs; without it the test is skipped.
+/// Returns the path of a program that the test needs, or skips the test.
 #[track_caller]
 pub fn need(path: &str) -> &Path {
     let path = Path::new(path);

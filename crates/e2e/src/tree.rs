@@ -1,11 +1,11 @@
-//! The processes of one run, found through /proc, and the anonymous memory they hold.
+//! Finds the processes of one run through /proc and adds up their anonymous memory.
 //!
-//! A process belongs to a run when it descends from the started one or carries the run's tag in
-//! its environment (an orphan does). Ebb's own processes are those that execute the `ebb` binary;
-//! they are not part of what the limit covers.
+//! A process belongs to a run when it descends from the started process or carries the run's tag in
+//! its environment (an orphan does). Ebb's own processes are those that execute the `ebb` binary.
+//! The limit does not cover them.
 //!
-//! Memory is `RssAnon` while there is one process, and the sum of `Pss_Anon` otherwise, so that a
-//! page shared by fork counts once. What lives in one address space counts once too.
+//! Memory is `RssAnon` if there is one process, and the sum of `Pss_Anon` otherwise, so that a page
+//! shared by fork counts once. Processes in one address space also count once.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,8 +17,9 @@ use ebb_sys::process::shares_memory;
 /// The environment variable that marks every process of a run.
 pub const TAG: &str = "EBB_E2E_TAG";
 
-/// The folders of the run whose front is process `front`, in the places where they can be (`cli/src/folder.rs`).
-pub fn folders_of(front: i32) -> Vec<PathBuf> {
+/// Returns the folders of the run whose supervisor is process `supervisor`, in all possible
+/// directories (`cli/src/folder.rs`).
+pub fn folders_of(supervisor: i32) -> Vec<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let named = ["XDG_RUNTIME_DIR", "XDG_CACHE_HOME"].map(std::env::var_os).into_iter().flatten();
     let cache = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
@@ -26,33 +27,33 @@ pub fn folders_of(front: i32) -> Vec<PathBuf> {
     let common = ["/run", &session, "/var/lib", "/tmp", "/dev/shm", "/var/tmp"].map(PathBuf::from);
     let places: BTreeSet<PathBuf> = named.map(PathBuf::from).chain(cache).chain(common).collect();
     let entries = places.into_iter().filter_map(|place| fs::read_dir(place).ok()).flatten();
-    let prefix = format!("ebb-{front}-");
+    let prefix = format!("ebb-{supervisor}-");
     let is_its = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
     entries.flatten().filter(is_its).map(|entry| entry.path()).collect()
 }
 
-/// What identifies a run: the process started, its tag, and the `ebb` binary.
+/// Identity of a run: the started process, its tag, and the `ebb` binary.
 #[derive(Clone, Debug)]
 pub struct Root {
-    /// The process started: the program, or `ebb`.
+    /// PID of the started process: the program, or `ebb`.
     pub pid: i32,
     /// The value of [`TAG`].
     pub tag: String,
-    /// The binary under test: Ebb's own processes run it.
+    /// The binary under test, which Ebb's own processes execute.
     pub ebb: PathBuf,
 }
 
 /// The processes of a run at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    /// The program's processes.
+    /// PIDs of the program's processes.
     pub program: Vec<i32>,
-    /// Ebb's own processes.
+    /// PIDs of Ebb's own processes.
     pub ebb: Vec<i32>,
 }
 
 impl Root {
-    /// Every process of the run: descendants, and whatever carries the tag.
+    /// Finds every process of the run: descendants and processes with the tag.
     pub fn find(&self) -> Tree {
         let mut pids = BTreeSet::new();
         add_descendants(self.pid, &mut pids);
@@ -66,7 +67,7 @@ impl Root {
         self.sort(pids)
     }
 
-    /// The descendants alone, which cost less to find.
+    /// Finds the descendants alone, which costs less.
     pub fn descendants(&self) -> Tree {
         let mut pids = BTreeSet::new();
         add_descendants(self.pid, &mut pids);
@@ -85,12 +86,12 @@ impl Root {
 }
 
 impl Tree {
-    /// Every process, Ebb's too.
+    /// Returns every process, Ebb's too.
     pub fn all(&self) -> impl Iterator<Item = i32> + '_ {
         self.program.iter().chain(&self.ebb).copied()
     }
 
-    /// The program's first process: none of the others is its parent.
+    /// Returns the program's first process, whose parent is no process of the program.
     pub fn first(&self) -> Option<i32> {
         let parent = |pid: i32| {
             let line = line_of(&format!("/proc/{pid}/status"), "PPid:");
@@ -100,7 +101,7 @@ impl Tree {
         self.program.iter().copied().find(is_first)
     }
 
-    /// Bytes of anonymous memory that the program's processes hold.
+    /// Returns the anonymous memory of the program's processes, in bytes.
     pub fn anonymous(&self) -> u64 {
         match self.program[..] {
             [] => 0,
@@ -109,7 +110,7 @@ impl Tree {
         }
     }
 
-    /// One process of each address space: the child of a vfork lives in its parent's.
+    /// Returns one process of each address space, because the child of a vfork shares its parent's.
     fn memories(&self) -> Vec<i32> {
         let mut memories: Vec<i32> = Vec::new();
         for &pid in &self.program {
@@ -121,12 +122,12 @@ impl Tree {
         memories
     }
 
-    /// Bytes of anonymous memory that Ebb's own processes hold.
+    /// Returns the anonymous memory of Ebb's own processes, in bytes.
     pub fn own(&self) -> u64 {
         self.ebb.iter().map(|pid| kib_in(&format!("/proc/{pid}/status"), "RssAnon:") * 1024).sum()
     }
 
-    /// What every thread is doing: for a run that hangs.
+    /// Returns the state of every thread, for a run that hangs.
     pub fn dump(&self) -> String {
         let mut text = String::new();
         for pid in self.all() {
@@ -162,13 +163,14 @@ fn dump_task(task: &Path, text: &mut String) {
     }
 }
 
-/// When a process began, in ticks of the machine's clock: a later one of the same number began at another time.
+/// Returns the start time of a process, in ticks of the machine's clock. A later process with the
+/// same PID has another start time.
 pub fn began(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Neither gone nor a zombie.
+/// Returns whether a process exists and is no zombie.
 pub fn is_alive(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());

@@ -1,4 +1,5 @@
-//! Where the time of a run goes: told while it lasts and at its end, and what is told adds up.
+//! Shows that the time of a run is accounted for, while it lasts and at its end, and that the parts
+//! add up.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -11,8 +12,8 @@ use serde_json::Value;
 
 use crate::exec::need_paging;
 
-/// Passes over memory, and makes some anew each time, until it is told of faults of two kinds, and
-/// of a thousand; asks where their time goes.
+/// Passes over memory and creates new pages each time, until a thousand faults of two kinds are
+/// reported. Then asks for the stages of their time.
 const PASSES: &str = r#"
 import json, os, subprocess, sys
 memory = bytearray(int(sys.argv[2]) << 20)
@@ -24,7 +25,7 @@ def ask(*words):
             return done.stdout
         # A run that gets no CPU may be late.
         assert "does not answer" in done.stderr, done.stderr
-PARTS = ["touch_to_read", "look_up", "content", "place", "wake", "wake_to_run", "in_thread"]
+PARTS = ["fault_to_read", "look_up", "content", "place", "wake", "wake_to_run", "in_thread"]
 # Parts are no more than the whole, but of a fault that is being noted just then.
 def adds_up(kind):
     parts = sum(kind["stages"][stage]["mean_ns"] for stage in PARTS)
@@ -56,7 +57,7 @@ fn the_time_of_faults_is_told_by_kind_and_stage() {
     let words = |line: &&str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(words(&lines[0])[..3], ["kind", "stage", "faults"], "{text}");
     let stages = [
-        "touch->read",
+        "fault->read",
         "lock",
         "look-up",
         "content",
@@ -81,24 +82,24 @@ fn the_time_of_faults_is_told_by_kind_and_stage() {
     }
     let served = number(&json, "/served_ns");
     assert!(served > 0 && served <= waited, "{json}");
-    // The same at the end, and more of it.
+    // The report at the end has these figures, and more of them.
     let report: Value = serde_json::from_str(&report_of(&outcome.stderr)).expect("JSON");
     let (seen, total) = (number(&report, "/waiting/seen_us"), number(&report, "/waiting/total_us"));
     assert!(seen >= served / 1000 && total >= seen, "{report}");
     assert!(number(&report, "/stages/count") >= count, "{report}");
     let cpu = |name: &str| number(&report, &format!("/cpu/{name}_us"));
-    let threads = ["faults", "kswapd", "monitor", "door", "rest"].map(cpu);
-    // What threads have run since their process was asked is in theirs alone.
+    let threads = ["faults", "kswapd", "monitor", "listener", "rest"].map(cpu);
+    // The processor time of the whole process is read first, so the threads may have more.
     assert!(threads.iter().sum::<u64>() >= cpu("pager"), "{report}");
-    assert!(cpu("faults") > 0 && cpu("kswapd") > 0 && cpu("front") > 0, "{report}");
+    assert!(cpu("faults") > 0 && cpu("kswapd") > 0 && cpu("supervisor") > 0, "{report}");
 }
 
-/// The line of it on standard error.
+/// Returns the line of the report on standard error.
 fn report_of(stderr: &str) -> String {
     stderr.lines().find(|line| line.starts_with('{')).expect("a report").to_owned()
 }
 
-/// What the parts come to is measured: `./test measure account`.
+/// Shows that the loss is reported with its parts. `./test measure account` measures their sum.
 #[test]
 fn what_a_run_lost_is_told_with_its_parts() {
     need_paging();

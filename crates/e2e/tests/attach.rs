@@ -1,4 +1,4 @@
-//! Processes that run already are put under a limit, and given back: `ebb attach`, `ebb detach`.
+//! Tests `ebb attach` and `ebb detach`: running processes are put under a limit and given back.
 
 use ebb_e2e::MIB;
 use ebb_e2e::build::{ebb, foreign_program, go_program, program, static_program};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::exec::{fifo, need_paging, write_to};
 use crate::go::need_go;
 
-/// A test is skipped where this user may not attach to a process.
+/// Skips the test where this user may not attach to a process.
 #[track_caller]
 fn need_attach() {
     need_paging();
@@ -27,7 +27,7 @@ fn need_attach() {
     }
 }
 
-/// A process with its output in a file; killed, with all that it has started, when this is dropped.
+/// A process with its output in a file. Drop kills it with all that it has started.
 struct Running {
     child: Child,
     root: Root,
@@ -49,12 +49,13 @@ impl Running {
         Self { child, root, output, _folder: folder }
     }
 
-    /// In a process group of its own: one that a test has stopped does not go on with the others of the test.
+    /// Starts a program in a process group of its own, so that a stopped program does not continue
+    /// with other processes of the test.
     fn program(path: PathBuf, arguments: &str) -> Self {
         Self::start(Command::new(path).args(arguments.split(' ')).process_group(0))
     }
 
-    /// `ebb attach` to process `pid`.
+    /// Runs `ebb attach` to process `pid`.
     fn attach(pid: u32, options: &str) -> Self {
         let mut command = Command::new(ebb());
         Self::start(command.args(["attach", &pid.to_string()]).args(options.split(' ')))
@@ -76,14 +77,14 @@ impl Running {
         self.child.try_wait().expect("a child").is_none()
     }
 
-    /// What `ebb attach` says, but for what a host without CPU for it makes it say.
+    /// Returns the messages of `ebb attach`, except those that come from a host without free CPU.
     fn complaints(&self) -> String {
         let text = self.text();
         let is_late = |line: &str| line.contains("tried again") || line.contains("thrashing: ");
         text.lines().filter(|line| !is_late(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits until `done`, before its end.
+    /// Waits until `done`. Fails if the process ends before.
     #[track_caller]
     fn until(&mut self, what: &str, mut done: impl FnMut() -> bool) {
         let guard = Guard::new();
@@ -93,7 +94,7 @@ impl Running {
         }
     }
 
-    /// Waits until it has the agent in it.
+    /// Waits until process `pid` has the agent in it.
     #[track_caller]
     fn until_attached(&mut self, pid: u32) {
         self.until("an agent", || areas_of_ebb(pid) > 0);
@@ -116,7 +117,8 @@ impl Running {
         }
     }
 
-    /// Ends `ebb attach` by a signal, and by another where the pager had no CPU.
+    /// Ends `ebb attach` by a signal. Repeats the signal if the pager had no CPU to give the
+    /// process back.
     #[track_caller]
     fn ends_by(&mut self, signal: Signal) -> ExitStatus {
         let refusals = |text: &str| text.matches("cannot be given back").count();
@@ -133,7 +135,7 @@ impl Running {
         }
     }
 
-    /// Ends one that works until SIGTERM.
+    /// Ends a program that works until SIGTERM.
     #[track_caller]
     fn ends_when_told(&mut self, line: &str) {
         self.signal(Signal::TERM);
@@ -149,7 +151,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A second look finds what was being forked during the first.
+        // The second pass finds processes that were being forked during the first.
         for _ in 0..2 {
             self.root.find().all().for_each(|pid| send(pid, Signal::KILL));
         }
@@ -161,7 +163,8 @@ fn detach(pid: u32) -> Output {
     Command::new(ebb()).args(["detach", &pid.to_string()]).output().expect("ebb runs")
 }
 
-/// Why a process is not given back at once: the host gives it, or the pager, no CPU, or has no memory free.
+/// Reasons why a process is not given back at once: the host gives the process or the pager no CPU,
+/// or has no memory free.
 const LATE: [&str; 4] =
     ["does not answer", "cannot be brought back", "is stopped", "the machine has room for"];
 
@@ -182,7 +185,7 @@ fn gives_back(program: &Running) {
     expect_nothing_left(program.pid());
 }
 
-/// It is not given back, for a reason with this word in it.
+/// Checks that a detach is refused, for a reason with this word in it.
 #[track_caller]
 fn refuses_to_detach(pid: u32, word: &str) {
     eventually("an answer", || {
@@ -223,7 +226,7 @@ fn is_within(pid: u32, limit: u64) -> bool {
     areas_of_ebb(pid) > 0 && resident(pid) <= limit + 8 * MIB
 }
 
-/// Passes over 64 MiB and verifies every word, until SIGTERM.
+/// Starts a program that passes over 64 MiB and verifies every word, until SIGTERM.
 fn verify() -> Running {
     let mut running = Running::program(program("verify"), "64 0 5 1");
     let pid = running.pid();
@@ -244,7 +247,8 @@ fn the_limit_comes_down_and_memory_comes_back() {
         runs.lines().any(|line| line.split_whitespace().next() == Some(pid.to_string().as_str()))
     });
     let more = ["set", &pid.to_string(), "memory.max=40M"];
-    // More at once; less, where the way down is not over, which a slow host may be late for.
+    // A higher limit is accepted at once. A lower one is refused while the limit is still coming
+    // down, which may take long on a slow host.
     eventually("the limit is another", || {
         Command::new(ebb()).args(more).status().expect("ebb runs").success()
     });
@@ -257,7 +261,8 @@ fn the_limit_comes_down_and_memory_comes_back() {
     program.ends_when_told("verify: ok");
 }
 
-/// What could not leave when it was attached to does later; the limit stayed where it was.
+/// Shows that memory that cannot leave at the attach leaves later. The limit must not stay where it
+/// was.
 #[test]
 fn a_limit_that_cannot_be_had_yet_is_had_later() {
     if !getuid().is_root() {
@@ -292,7 +297,8 @@ print("wrong:", wrong or "none")
     assert!(attached.end().success());
 }
 
-/// Forks, threads, mappings that change: whatever is under way when it comes or goes.
+/// Shows that data stay right while the program forks, starts threads and changes mappings during
+/// attaches and detaches.
 #[test]
 fn every_word_is_right_while_it_comes_and_goes() {
     for (path, rounds) in [(program("torture"), 3), (static_program("torture"), 2)] {
@@ -302,7 +308,7 @@ fn every_word_is_right_while_it_comes_and_goes() {
         for round in 0..rounds {
             let mut attached = Running::attach(pid, "--memory-max 36M --quiet");
             attached.until_attached(pid);
-            // Each round is given back at another stage.
+            // Each round detaches at another stage.
             give_time(Duration::from_millis(80 * round));
             detaches(&program);
             assert!(attached.end().success(), "{}", attached.text());
@@ -331,12 +337,12 @@ fn static_programs_and_those_of_go_are_taken() {
         assert!(!attached.text().contains("\"pages_evicted\":0"), "{}", attached.text());
     };
     is_taken(static_program("verify"), "64 0 5 1", 48, "verify: ok");
-    // The program of Go goes on by itself when much of it has left.
+    // The Go program goes on by itself when much of its memory has left.
     need_go();
     is_taken(go_program("go-work", ".", &[]), "waits 64 paged", 24, "waits: ok");
 }
 
-/// Whoever ends: the process goes on as if nothing had been, with all of its memory.
+/// Shows that the process goes on with all of its memory, however the supervisor ends.
 #[test]
 fn it_is_given_back_whatever_ends() {
     let mut program = verify();
@@ -357,7 +363,8 @@ fn it_is_given_back_whatever_ends() {
     program.ends_when_told("verify: ok");
 }
 
-/// A dead pager is a dead program, as under `ebb run`: its pages are nowhere.
+/// Shows that a dead pager kills the attached program, as under `ebb run`, because its pages are
+/// lost.
 #[test]
 fn it_dies_with_the_pager_while_it_is_attached() {
     let mut program = verify();
@@ -376,8 +383,8 @@ fn pager_of(attached: &Running) -> Pid {
     Pid::from_raw(pager).expect("a number")
 }
 
-/// Who waits in the kernel for a message to be read cannot look whether anybody ever will, and nobody else was left to see
-/// to it.
+/// Shows that an agent which waits inside the kernel for a message to be read ends with the pager.
+/// The agent cannot check the pager there, and no other thread does it.
 #[test]
 fn an_agent_that_waits_for_the_pager_inside_the_kernel_ends_with_it() {
     const MADVISE: &str = "28 ";
@@ -390,7 +397,8 @@ fn an_agent_that_waits_for_the_pager_inside_the_kernel_ends_with_it() {
         let call = task.and_then(|task| fs::read_to_string(task.path().join("syscall")));
         call.is_ok_and(|call| call.starts_with(MADVISE))
     };
-    // Most is discarded right after the limit came down. On a slow host it has yet to run in so little time.
+    // Most discards come right after the limit comes down. A slow host may not yet run the agent
+    // within so short a time.
     let mut tries = 0;
     eventually("an agent that waits for a pager which does not run", || {
         kill_process(pager, Signal::CONT).expect("it is there");
@@ -406,7 +414,8 @@ fn an_agent_that_waits_for_the_pager_inside_the_kernel_ends_with_it() {
     assert!(!program.end().success());
 }
 
-/// What has only just begun has no library yet by which it is known. Its loader waits here for one that it is to load first.
+/// Shows that `ebb attach` waits for a program that is still being loaded. Such a program has not
+/// yet mapped the library that identifies it. A FIFO in place of a library blocks the loader here.
 #[test]
 fn a_program_that_is_being_loaded_is_waited_for() {
     let (_folder, library) = fifo();
@@ -421,12 +430,12 @@ fn a_program_that_is_being_loaded_is_waited_for() {
         write_to(&library, "");
         eventually("an agent, or an end", || areas_of_ebb(pid) > 0 || !attached.runs());
         if !attached.runs() {
-            // It waits for two seconds, which are over on a host that stops.
+            // `ebb attach` waits for two seconds, which a stopped host may exceed.
             let text = attached.text();
             assert!(text.contains("neither of glibc nor of Go alone"), "{text}");
             return None;
         }
-        // It ends by the signal before.
+        // A signal before this point would end the program.
         program.until("it fills its memory", || resident(pid) > 8 * MIB);
         program.ends_when_told("verify: ok");
         assert!(attached.end().success(), "{}", attached.text());
@@ -435,10 +444,11 @@ fn a_program_that_is_being_loaded_is_waited_for() {
     eventually_some("a program that is waited for", attempt);
 }
 
-/// It was there before the limit, and is not killed for it.
+/// Shows that an attached process is given back and not killed when no more pages can be stored. It
+/// existed before the limit.
 #[test]
 fn it_is_given_back_when_nothing_more_can_be_stored() {
-    // It takes more until a file is there.
+    // The program takes more memory until a file is there.
     const SCRIPT: &str = "
 import os, select, sys, zlib
 parts = [os.urandom(20 << 20)]
@@ -469,7 +479,8 @@ print([zlib.crc32(part) for part in parts] == sums)
     assert!(attached.end().success(), "{}", attached.text());
 }
 
-/// What it starts is, too, though nothing in its environment says where the pager is.
+/// Shows that children of the attached process are paged, too, though their environment does not
+/// name the pager.
 #[test]
 fn what_it_starts_is_paged() {
     let (_folder, fifo) = fifo();
@@ -485,7 +496,7 @@ fn what_it_starts_is_paged() {
     kill_process(pid_of(child), Signal::TERM).expect("it is there");
     shell.ends_well("verify: ok");
     assert!(attached.end().success());
-    // A busy machine may have more to say before.
+    // A busy machine may print more lines before the report.
     let text = attached.text();
     let report = text.lines().find(|line| line.starts_with('{')).expect(&text);
     let report: serde_json::Value = serde_json::from_str(report).expect("a report");
@@ -496,7 +507,7 @@ fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(pid.cast_signed()).expect("a number")
 }
 
-/// How many pages of its run were stored so far.
+/// Returns the number of pages that the process's run has stored.
 fn stored(pid: u32) -> u64 {
     let stat = Command::new(ebb()).args(["stat", &pid.to_string()]).output().expect("ebb runs");
     let stat = String::from_utf8_lossy(&stat.stdout).into_owned();
@@ -518,7 +529,8 @@ fn children_of(pid: u32) -> Vec<u32> {
     children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// A server that has forked its workers: what they share stays right, and the limit is for all of them.
+/// Shows that an attached server with forked workers keeps its shared data. The limit covers all of
+/// them.
 #[test]
 fn with_its_tree_what_it_had_started_before_is_paged_and_given_back() {
     const SCRIPT: &str = "
@@ -554,7 +566,7 @@ print([os.wait()[1] for _ in range(3)], zlib.crc32(common) == is_now)
         let there: u64 = all().into_iter().map(resident).sum();
         all().into_iter().all(|pid| areas_of_ebb(pid) > 0) && there <= 48 * MIB
     });
-    // They look at their memory meanwhile.
+    // The workers verify their memory meanwhile.
     give_time(Duration::from_millis(500));
     gives_back(&server);
     all().into_iter().for_each(expect_nothing_left);
@@ -564,7 +576,8 @@ print([os.wait()[1] for _ in range(3)], zlib.crc32(common) == is_now)
     server.ends_well("[0, 0, 0] True");
 }
 
-/// It has an agent already, and its front and pager are no programs.
+/// Shows that a run below the attached process is left alone. Its program has an agent already, and
+/// its supervisor and pager are no programs.
 #[test]
 fn a_run_within_what_was_attached_to_is_left_alone() {
     let (_folder, fifo) = fifo();
@@ -577,18 +590,20 @@ fn a_run_within_what_was_attached_to_is_left_alone() {
     attached.until_attached(of_shell);
     write_to(&fifo, "go\n");
     let has_image = |&pid: &u32| {
-        // The shell's own child has what it was forked with until it is another program; that is asked first.
+        // The shell's forked child has the shell's memory until its exec, so its name is checked
+        // first.
         let is_shell = is_named(pid, "sh");
         let areas = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         !is_shell && areas.contains("agent.image")
     };
     let expect_none = || {
-        let fronts = children_of(of_shell);
-        let below: Vec<u32> = fronts.iter().flat_map(|&front| children_of(front)).collect();
-        assert_eq!(fronts.iter().chain(&below).find(|pid| has_image(pid)), None);
+        let supervisors = children_of(of_shell);
+        let below: Vec<u32> =
+            supervisors.iter().flat_map(|&supervisor| children_of(supervisor)).collect();
+        assert_eq!(supervisors.iter().chain(&below).find(|pid| has_image(pid)), None);
         below
     };
-    // A pager and a program, which is paged by that.
+    // The inner run is a pager and a program that this pager serves.
     let inner = eventually_some("a run within", || {
         let below = expect_none();
         let verify = below.iter().copied().find(|&pid| is_named(pid, "verify"));
@@ -602,7 +617,8 @@ fn a_run_within_what_was_attached_to_is_left_alone() {
     assert!(attached.end().success(), "{}", attached.text());
 }
 
-/// One that cannot run cannot go: that is said, and it is served until it can.
+/// Shows that a stopped process is not given back until it continues. The refusal is reported, and
+/// the pager serves the process until then.
 #[test]
 fn a_stopped_process_is_given_back_when_it_goes_on() {
     let mut program = verify();
@@ -618,7 +634,7 @@ fn a_stopped_process_is_given_back_when_it_goes_on() {
     program.ends_when_told("verify: ok");
 }
 
-/// All of its threads are.
+/// Returns whether all threads of a process are stopped.
 fn is_stopped(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it is there").flatten();
     threads.map(|thread| fs::read_to_string(thread.path().join("stat"))).all(|text| {
@@ -626,7 +642,7 @@ fn is_stopped(pid: u32) -> bool {
     })
 }
 
-/// A server with clients keeps every key, and saves what it has, meanwhile.
+/// Shows that a server with clients keeps every key, and saves its data, meanwhile.
 #[test]
 fn redis_while_clients_write() {
     need("/usr/bin/redis-server");
@@ -658,7 +674,8 @@ fn redis_while_clients_write() {
     assert!(server.runs());
 }
 
-/// Locks all of its memory, now and as it comes; or takes a filter of system calls that lets all of them pass.
+/// Locks all of its present and future memory, or installs a seccomp filter that lets all calls
+/// pass.
 const SHUT: &str = r#"
 import ctypes, signal, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -681,7 +698,7 @@ fn what_cannot_be_attached_to_is_refused_with_a_word_and_left_as_it_was() {
         assert!(text.contains(word) && text.lines().count() == 1, "{word}: {text}");
     };
     refused(u32::MAX >> 1, "--memory-max 24M", "no such process");
-    // In a process namespace there is none of those.
+    // A PID namespace contains no kernel threads.
     if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
         refused(2, "--memory-max 24M", "kernel");
     }
@@ -698,7 +715,7 @@ fn what_cannot_be_attached_to_is_refused_with_a_word_and_left_as_it_was() {
         let mut python = Command::new(need("/usr/bin/python3"));
         let mut shut = Running::start(python.args(["-c", SHUT, how]));
         eventually("it is shut", || shut.text().contains("shut") || !shut.runs());
-        // Where little may be locked that is refused.
+        // If the user may lock only little memory, mlockall fails and the program ends.
         if shut.runs() {
             refused(shut.pid(), "--memory-max 24M", word);
             expect_nothing_left(shut.pid());
@@ -707,7 +724,8 @@ fn what_cannot_be_attached_to_is_refused_with_a_word_and_left_as_it_was() {
     }
     refused(std::process::id(), "--memory-max 1M", "less than a program can run in");
     if getuid().is_root() {
-        // Its path may be closed to others. Nobody inherits a descriptor of what `cp` writes.
+        // Other users may not reach the program's path. `cp` writes the copy, so that no process
+        // inherits a writable descriptor of it.
         let folder = TempDir::new_in("/var/tmp").expect("a folder");
         let copy = folder.path().join("verify");
         let copied = Command::new("cp").arg(program("verify")).arg(&copy).status();
@@ -729,11 +747,11 @@ fn what_cannot_be_attached_to_is_refused_with_a_word_and_left_as_it_was() {
         opens.args(["sh", "-c", ": <> /dev/userfaultfd"]).stderr(Stdio::null());
         let opens = opens.status().expect("setpriv runs").success();
         if !opens && allowed.is_ok_and(|allowed| allowed.trim() == "0") {
-            refused(pid, "--memory-max 24M", "its user may make no userfaultfd");
+            refused(pid, "--memory-max 24M", "its user may not create a userfaultfd");
             expect_nothing_left(pid);
         }
     }
-    // Of a run already, started or attached to.
+    // A process of another run is refused, whether it was started or attached to.
     let run = Launch::program("verify", "32 0 5 1").limit(64 * MIB).start();
     let has_agent = |&pid: &i32| areas_of_ebb(pid.unsigned_abs()) > 0;
     let started = eventually_some("its agent", || {

@@ -1,4 +1,5 @@
-//! The limit itself: fast takers, the least that works, tiers, and what happens when they are full.
+//! Tests the limit itself: programs that take memory fast, the least limit that works, tiers, and
+//! full tiers.
 
 use ebb_e2e::build::static_program;
 use ebb_e2e::launch::{Launch, Outcome, send};
@@ -8,9 +9,9 @@ use tempfile::TempDir;
 
 use crate::exec::need_paging;
 
-/// 40 MiB, of which every word is looked at.
+/// Arguments of `verify` for 40 MiB, of which every word is checked.
 const RIGHT: &str = "40 1 3 2";
-/// The same with 24 MiB, for the least limits.
+/// Arguments of `verify` for 24 MiB, for the least limits.
 const FEWER: &str = "24 1 3 2";
 
 fn verify(arguments: &str, limit: u64, options: &str) -> Outcome {
@@ -27,14 +28,15 @@ fn four_threads_take_memory_as_fast_as_they_can() {
     outcome.expect_line("hog: ok");
 }
 
-/// A limit that is far at first: what the program has comes under management while it takes more.
+/// Shows that a program far below its limit comes under management while it takes more.
 #[test]
 fn a_program_comes_under_management_as_the_limit_comes_near() {
     let outcome = Launch::program("hog", "192 4").limit(128 * MIB).run();
     outcome.expect_line("hog: ok");
 }
 
-/// Memory of every kind, filled faster than it can leave: when nobody takes more the tree is within its limit, and stays right.
+/// Shows that a tree at rest is within its limit and stays right, though it filled memory of every
+/// kind faster than pages can leave.
 #[test]
 fn at_rest_a_tree_is_within_its_limit() {
     let kinds =
@@ -51,7 +53,8 @@ fn at_rest_a_tree_is_within_its_limit() {
     }
 }
 
-/// Above `--memory-high` reclaim brings the tree back, though the limit is far and nobody takes more.
+/// Shows that reclaim brings the tree back below `--memory-high`, though the limit is far and no
+/// process takes more.
 #[test]
 fn what_is_above_high_leaves() {
     let launch = Launch::program("process", "wait-for-signal 64").limit(96 * MIB);
@@ -64,7 +67,8 @@ fn what_is_above_high_leaves() {
     assert!(outcome.figure("pages_evicted") > 16 << 8, "{}", outcome.stderr);
 }
 
-/// Who would rather have a run end than thrash says so.
+/// Shows that a run whose working set does not fit ends if a setting asks for an end instead of
+/// thrashing.
 #[test]
 fn a_working_set_that_does_not_fit_ends_the_run_where_that_is_wanted() {
     let killed = Launch::program("hog", "96 3")
@@ -77,7 +81,8 @@ fn a_working_set_that_does_not_fit_ends_the_run_where_that_is_wanted() {
     slow.expect_line("hog: ok");
 }
 
-/// Ebb's tables grow with what is used, not with what may be, for which there is no room.
+/// Shows that Ebb's tables grow with the memory in use. Tables for the whole limit would not fit
+/// into memory.
 #[test]
 fn a_limit_far_beyond_the_machine_costs_nothing() {
     Launch::program("verify", "16 2 3 1").limit(1 << 43).run().expect_code(0);
@@ -91,7 +96,7 @@ fn three_processes_share_one_limit() {
     assert_eq!(outcome.expect_code(0).text(), "hog: ok\n".repeat(3));
 }
 
-/// A size is refused with a line that names the least that works, or it works; and that least
+/// Shows that a size either works or is refused with a line that names the least size. That least
 /// size does work.
 #[test]
 fn the_least_limit_works_and_less_is_refused() {
@@ -117,7 +122,7 @@ fn the_least_limit_works_and_less_is_refused() {
     assert_eq!(verify(FEWER, least, "").expect_code(0).text(), right_answer(FEWER));
 }
 
-/// `8M`, `8MiB` or plain bytes.
+/// Parses `8M`, `8MiB` or plain bytes.
 fn size_of(word: &str) -> Option<u64> {
     let digits = word.trim_end_matches(|c: char| !c.is_ascii_digit());
     let number: u64 = digits.parse().ok()?;
@@ -160,7 +165,7 @@ fn pages_go_to_a_file() {
     }
 }
 
-/// Pages that compress stay in memory, inside the limit.
+/// Shows that pages that compress stay in memory, inside the limit.
 #[test]
 fn pages_go_to_compressed_memory() {
     let compressible = "48 1 3 2 32";
@@ -180,7 +185,7 @@ fn a_full_tier_kills_the_program_and_says_so() {
         let outcome = verify(RIGHT, 16 * MIB, &options);
         outcome.expect_code(128 + 9);
         assert_eq!(outcome.said().len(), 1, "{}", outcome.stderr);
-        // What does not compress is not stored in memory: that tier never fills with it.
+        // Incompressible pages are not stored in the compressed tier, so they never fill it.
         let full = outcome.stderr.contains("full") || outcome.stderr.contains("do not compress");
         let says = full && outcome.stderr.contains("--swap");
         assert!(says, "{}", outcome.stderr);

@@ -1,4 +1,4 @@
-//! Children made in every way there is, by parents that have become somebody else, or are somewhere else.
+//! Tests children made in every way, by parents that have changed their user, root or namespaces.
 
 use ebb_e2e::launch::{Launch, Outcome};
 use ebb_e2e::{MIB, SMALL, TINY, build};
@@ -8,7 +8,7 @@ fn run(name: &str, limit: u64) -> Outcome {
     Launch::program("children", name).arg("16").limit(limit).run()
 }
 
-/// All of it is paged: nothing is said, and the limit holds.
+/// Checks that all of the case's memory is paged: Ebb prints nothing, and the limit holds.
 #[track_caller]
 fn paged(name: &str) {
     let outcome = run(name, TINY);
@@ -16,7 +16,7 @@ fn paged(name: &str) {
     outcome.expect_silence();
 }
 
-/// It changes who or where it is, which root may.
+/// Checks a case that changes its user, root or namespace, which needs root.
 #[track_caller]
 fn paged_as_root(name: &str) {
     need_root();
@@ -30,7 +30,8 @@ fn need_root() {
     }
 }
 
-/// It waited for ever in `mmap`, for an answer to a call that it had made as its parent.
+/// Shows that a child of `_Fork` can map memory. It must not wait for ever in `mmap` for an answer
+/// to a call made in its parent's name.
 #[test]
 fn a_child_of_underscore_fork_maps_memory() {
     paged("_Fork");
@@ -51,11 +52,12 @@ fn a_grandchild_joins_after_its_parents_have_ended() {
     paged("raw-chain");
 }
 
-/// A process goes on with the memory of one that has ended, and whose agent has ended with it; it is looked for as it forks.
-/// Pages were read ahead for it, none of which can leave any more, and the run ended as out of memory.
+/// Shows that a process which keeps the memory of an ended process can fork. The agent of that
+/// memory has ended with the other process, and the fork is what makes the pager look for it.
+/// Readahead for it must not fill the limit with pages that cannot leave.
 #[test]
 fn who_goes_on_with_the_memory_of_a_process_that_has_ended_forks() {
-    // Nothing of 45 MiB leaves any more once their agent has ended, and a child looks at some.
+    // Nothing of the 45 MiB can leave once their agent has ended, and a child reads some.
     for how in ["0", "1"] {
         let launch = Launch::program("children", "successor 48").arg(how).limit(72 * MIB);
         let outcome = launch.options("--report json").run();
@@ -74,7 +76,8 @@ fn children_that_borrow_memory_map_more() {
     paged("vfork");
 }
 
-/// The child's handlers run in the order of their registration: this one maps memory before the agent's.
+/// Shows that a fork handler may map memory before the agent's handler runs. The handlers of a
+/// child run in the order of their registration.
 #[test]
 fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
     let (_folder, library) = build::library_to_preload("early");
@@ -83,7 +86,8 @@ fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
     early.limit(SMALL).run().expect_line("handlers: ok");
 }
 
-/// Their records were cleared as the parent's, and they began at address 0.
+/// Shows that a fork handler may start threads before the agent has joined. Their records must not
+/// be cleared as the parent's, or the threads begin at address 0.
 #[test]
 fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
     let (_folder, library) = build::library_to_preload("early");
@@ -92,13 +96,15 @@ fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
     early.limit(TINY).run().expect_line("handler-threads: ok");
 }
 
-/// Places of callers that were killed were nobody's for ever, and when all were, no child could call.
+/// Shows that call slots of killed callers are reused. If they stayed taken, no child could call
+/// when all are taken.
 #[test]
 fn places_of_callers_that_were_killed_are_taken_over() {
     paged_as_root("dead-callers");
 }
 
-/// Their children were killed without a word: they could not connect.
+/// Shows that children of a process with a changed user can connect. Without that, they are killed
+/// without a message.
 #[test]
 fn a_fork_after_the_user_was_changed() {
     paged_as_root("setuid");
@@ -124,7 +130,7 @@ fn forks_in_another_process_namespace() {
     paged_as_root("processes");
 }
 
-/// It ended as out of memory.
+/// Shows that a fork works with no descriptor left. A failure ends the run as out of memory.
 #[test]
 fn a_fork_with_no_descriptor_left() {
     paged("descriptors");
@@ -141,7 +147,7 @@ fn a_fork_that_cannot_join_runs_on_and_is_named() {
     let outcome = launch.options("--report json").run();
     outcome.expect_code(0);
     assert!(outcome.text().ends_with("strict-filter: ok\n"), "{}", outcome.text());
-    // It may have ended before its name was read.
+    // The process may have ended before its name was read.
     let said = ["children", "?"].iter().any(|name| {
         let line = format!("({name}: Operation not permitted (os error 1)) can have no agent");
         outcome.stderr.contains(&line)
@@ -149,7 +155,8 @@ fn a_fork_that_cannot_join_runs_on_and_is_named() {
     assert!(said && outcome.stderr.contains("\"cannot_join\""), "{}", outcome.stderr);
 }
 
-/// It was killed by SIGSYS, for a call of the agent's, and so was what it started.
+/// Shows that a process with a filter that kills goes on after a fork. Neither it nor its children
+/// may die by SIGSYS for a call of the agent.
 #[test]
 fn a_fork_behind_a_filter_that_kills_runs_on() {
     let launch = Launch::program("children", "killing-filter 48").limit(80 * MIB);
@@ -158,8 +165,8 @@ fn a_fork_behind_a_filter_that_kills_runs_on() {
     assert_eq!(outcome.text(), "kept\nkilling-filter: ok\n");
 }
 
-/// What stands before a program on a command line: another process namespace, another network, session, root or class. The
-/// program is paged behind each.
+/// Shows that a program is paged behind commands that set up another PID namespace, network,
+/// session, root or scheduling class.
 #[test]
 fn a_program_behind_another_that_starts_it_is_paged() {
     need_root();

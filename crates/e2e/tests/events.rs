@@ -1,4 +1,4 @@
-//! `ebb run --events`: what happens to a run, a line of JSON each.
+//! Tests `ebb run --events`, which writes each event of a run as a line of JSON.
 
 use ebb_e2e::build::{ebb, foreign_program};
 use ebb_e2e::launch::{Launch, send};
@@ -27,7 +27,8 @@ fn to(file: &Path) -> String {
     format!("--events {}", file.display())
 }
 
-/// The lines of a file, each an object with the time, the run and the process.
+/// Parses the lines of a file and checks that each is an object with the time, the run and the
+/// process.
 #[track_caller]
 fn events(text: &str) -> Vec<Value> {
     let all: Vec<Value> = (text.lines())
@@ -47,13 +48,14 @@ fn read(file: &Path) -> Vec<Value> {
     events(&std::fs::read_to_string(file).expect("events"))
 }
 
-/// What happened. A run thrashes where the host gives it no CPU, too.
+/// Returns the names of the events. Thrashing is left out, because a run also thrashes where the
+/// host gives it no CPU.
 fn names(events: &[Value]) -> Vec<&str> {
     let names = events.iter().map(|event| event["event"].as_str().expect("a name"));
     names.filter(|&name| name != "thrashing").collect()
 }
 
-/// The events of these names.
+/// Returns the events with these names.
 fn only(events: Vec<Value>, names: &[&str]) -> Vec<Value> {
     let is_one = |event: &Value| names.iter().any(|&name| event["event"] == name);
     events.into_iter().filter(is_one).collect()
@@ -72,11 +74,11 @@ fn a_run_starts_has_another_limit_and_ends() {
                   assert subprocess.run([*ebb, 'memory.max=60M', 'memory.high=58M']).returncode == 0\n\
                   sys.exit(3)";
     let run = python(script).limit(64 * MIB).options(&to(&file)).start();
-    let front = run.pid();
+    let supervisor = run.pid();
     run.finish().expect_code(3);
     let all = only(read(&file), &["started", "limit_changed", "ended"]);
     assert_eq!(names(&all), ["started", "limit_changed", "limit_changed", "ended"]);
-    assert!(all.iter().all(|event| event["run"] == front && event["pid"] == all[0]["pid"]));
+    assert!(all.iter().all(|event| event["run"] == supervisor && event["pid"] == all[0]["pid"]));
     assert_eq!(all[0]["memory_max_bytes"], 64 * MIB);
     assert_eq!(all[0]["command"][1], "-c");
     assert_eq!((&all[1]["memory_max_bytes"], &all[1]["by"]), (&(96 * MIB).into(), &"set".into()));
@@ -140,23 +142,25 @@ fn a_run_that_thrashes_tells_what_would_be_enough() {
     run.finish().expect_code(128 + 15);
     let all = only(read(&file), &["started", "thrashing", "ended"]);
     assert!(all[0]["event"] == "started" && all[2]["event"] == "ended", "{all:?}");
-    // All that it had by then.
+    // The event names all memory that the program had by then.
     let enough = all[1]["enough_bytes"].as_u64().expect("bytes");
     assert!((SMALL..80 * MIB).contains(&enough), "{}", all[1]);
     assert!(all[1]["lost_percent"].as_u64() >= Some(49), "{}", all[1]);
 }
 
-/// Who is killed says so, or the other of the two does.
+/// Shows that the end of the supervisor or of the pager is reported, by the killed process or by
+/// the other one.
 #[test]
 fn the_end_of_the_front_or_of_the_pager_is_told() {
-    for (which, why) in [("front", "front_ended"), ("pager", "pager_ended")] {
+    for (which, why) in [("supervisor", "supervisor_ended"), ("pager", "pager_ended")] {
         let (_folder, file) = folder();
         let mut run = Launch::program("process", "wait-for-signal 16").limit(SMALL);
         run = run.options(&to(&file));
         let mut run = run.start();
         run.wait_until("the start", |_| has(&file, "\n"));
-        let front = run.pid();
-        let children = std::fs::read_to_string(format!("/proc/{front}/task/{front}/children"));
+        let supervisor = run.pid();
+        let children =
+            std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
         let children = children.expect("children");
         let pager =
             (children.split_ascii_whitespace().map(|pid| pid.parse::<i32>().expect("a number")))
@@ -164,11 +168,14 @@ fn the_end_of_the_front_or_of_the_pager_is_told() {
                     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                     String::from_utf8_lossy(&words).contains("__pager")
                 });
-        send(if which == "front" { front } else { pager.expect("a pager") }, Signal::KILL);
+        send(
+            if which == "supervisor" { supervisor } else { pager.expect("a pager") },
+            Signal::KILL,
+        );
         eventually(why, || has(&file, &format!("\"{why}\"")) && has(&file, "}\n"));
         let all = read(&file);
         assert_eq!(names(&all), ["started", "killed"]);
-        assert_eq!(all[1]["run"], front);
+        assert_eq!(all[1]["run"], supervisor);
         run.finish();
     }
 }
@@ -225,7 +232,8 @@ fn a_file_that_cannot_be_written_starts_nothing() {
     }
 }
 
-/// The front, which is no parent of the program there, told of no start, and the end was nobody's.
+/// Shows that a run with `--exec` has its events, too. The supervisor there is no parent of the
+/// program, but must report its start and its end.
 #[test]
 fn a_program_that_takes_the_place_of_ebb_has_its_events_too() {
     need_paging();

@@ -1,4 +1,5 @@
-//! `ebb run --exec`: the program has the number that was started, and whoever started it sees nothing else.
+//! Tests `ebb run --exec`: the program has the PID of the started process, and its starter sees no
+//! other difference.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,7 +23,7 @@ fn python(script: &str) -> Launch {
     Launch::new(need("/usr/bin/python3")).args(["-c", script]).arg(ebb().display().to_string())
 }
 
-/// Waits until nothing of a run is there.
+/// Waits until nothing of a run is left.
 #[track_caller]
 fn expect_nothing_left(run: &Running) {
     eventually("nothing of the run is there", || {
@@ -30,7 +31,7 @@ fn expect_nothing_left(run: &Running) {
     });
 }
 
-/// Waits until the process that was started is the program.
+/// Waits until the started process is the program.
 #[track_caller]
 fn until_it_is(run: &mut Running, name: &str) {
     let file = format!("/proc/{}/comm", run.pid());
@@ -38,7 +39,7 @@ fn until_it_is(run: &mut Running, name: &str) {
     run.wait_until("the program", is_it);
 }
 
-/// A test that starts `ebb` by itself is skipped where this user may not page.
+/// Skips a test that starts `ebb` by itself where this user may not page.
 #[track_caller]
 pub fn need_paging() {
     if !may_page() {
@@ -46,7 +47,7 @@ pub fn need_paging() {
     }
 }
 
-/// A pipe by name, from which a program reads when it is to go on.
+/// Returns a named pipe, from which a program reads when it is to go on.
 pub fn fifo() -> (TempDir, PathBuf) {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let fifo = folder.path().join("fifo");
@@ -54,7 +55,7 @@ pub fn fifo() -> (TempDir, PathBuf) {
     (folder, fifo)
 }
 
-/// Writes to such a pipe, and closes it, when somebody reads from it.
+/// Writes to a named pipe and closes it, as soon as a process reads from it.
 #[track_caller]
 pub fn write_to(fifo: &Path, text: &str) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -62,8 +63,8 @@ pub fn write_to(fifo: &Path, text: &str) {
     File::from(pipe).write_all(text.as_bytes()).expect("it is read");
 }
 
-/// The run's pager and its front.
-fn pager_and_front(run: &Running) -> (i32, i32) {
+/// Returns the run's pager and its supervisor.
+fn pager_and_supervisor(run: &Running) -> (i32, i32) {
     let own = run.root().find().ebb;
     let parent = |pid: i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -76,7 +77,7 @@ fn pager_and_front(run: &Running) -> (i32, i32) {
     (pager, parent(pager))
 }
 
-/// It is the process that was started, in its session and group; it has no child; and it is paged.
+/// Checks that it is the started process, in its session and group, has no child, and is paged.
 const ITSELF: &str = r#"
 import ctypes, os, resource, subprocess, sys
 print(os.getpid(), os.getppid(), os.getsid(0), os.getpgid(0))
@@ -139,7 +140,8 @@ fn the_program_has_the_number_that_was_started_and_no_child() {
     assert!(outcome.report.contains("ebb: pages evicted"), "{}", outcome.report);
 }
 
-/// Who adopts orphans gets neither front nor pager, and goes on to adopt.
+/// Shows that a program that adopts orphans gets neither supervisor nor pager, and still adopts
+/// orphans.
 #[test]
 fn a_program_that_adopts_orphans_does_not_get_ebbs() {
     need_paging();
@@ -152,7 +154,8 @@ fn a_program_that_adopts_orphans_does_not_get_ebbs() {
     expect_itself(launch.arg(ebb().display().to_string()).start(), "adopts");
 }
 
-/// Whether a process tells its status to who is not its parent: since Linux 6.15.
+/// Returns whether a process gives its exit status to a process that is not its parent. Linux does
+/// so since 6.15.
 fn tells_status() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel has a release");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
@@ -185,7 +188,8 @@ fn the_status_is_the_programs_own_and_the_report_has_it() {
     }
 }
 
-/// Directory, umask, priority, descriptors, signal masks and dispositions, limits, credentials, name.
+/// Shows that directory, umask, priority, descriptors, signal masks and dispositions, limits,
+/// credentials and name stay.
 #[test]
 fn the_surroundings_stay() {
     let launch = Launch::program("process", "surroundings").args(["-x", "--", "", "a b", "*"]);
@@ -206,21 +210,22 @@ fn the_surroundings_stay() {
     assert_eq!(bash(""), bash("\"$0\" run --exec --memory-max 64M --"));
 }
 
-/// What a service manager does to a control group that it stops: all processes of it get the signal.
+/// Shows that Ebb's own processes ignore a signal to the whole control group, as a service manager
+/// sends it on a stop.
 #[test]
 fn ebbs_own_processes_take_no_signal_that_is_meant_for_the_program() {
     let script = "trap 'kill $!; echo got it; exit 3' TERM; tail -f /dev/null & echo ready; wait";
     let launch = Launch::new("sh").args(["-c", script]).limit(SMALL).options("--exec");
     let mut run = launch.start();
     run.wait_for("ready");
-    let (pager, front) = pager_and_front(&run);
+    let (pager, supervisor) = pager_and_supervisor(&run);
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::TSTP]
     {
         send(pager, signal);
-        send(front, signal);
+        send(supervisor, signal);
     }
     give_time(Duration::from_millis(300));
-    assert!(is_alive(pager) && is_alive(front) && !run.ended());
+    assert!(is_alive(pager) && is_alive(supervisor) && !run.ended());
     run.signal(Signal::TERM);
     run.wait_until("its end", |run| !is_alive(run.pid()));
     expect_nothing_left(&run);
@@ -235,9 +240,9 @@ fn nothing_outlives_a_program_that_is_killed() {
         let launch = Launch::program("torture", &format!("0 {round}")).limit(24 * MIB);
         let mut run = launch.options("--exec").start();
         until_it_is(&mut run, "torture");
-        // Each is killed at another stage.
+        // Each round kills at another stage.
         give_time(Duration::from_millis(130 * round));
-        // Its children are in the tree, and end by themselves.
+        // The program's children are in the tree and end by themselves.
         assert!(!run.ended(), "ended early: {}", run.stderr());
         run.signal(Signal::KILL);
         run.wait_until("its end", |run| !is_alive(run.pid()));
@@ -246,18 +251,18 @@ fn nothing_outlives_a_program_that_is_killed() {
     }
 }
 
-/// Whichever of Ebb's two processes dies, the program dies and has never read a wrong byte.
+/// Shows that the program dies with the supervisor or the pager, and has never read a wrong byte.
 #[test]
 fn the_program_dies_with_ebb_and_is_told_of() {
     for round in 0..8 {
         let launch = Launch::program("torture", &format!("0 {round}")).limit(24 * MIB);
         let mut run = launch.options("--exec").start();
         until_it_is(&mut run, "torture");
-        // Each is at another stage.
+        // Each round kills at another stage.
         give_time(Duration::from_millis(90 * round));
         assert!(!run.ended(), "ended early: {}", run.stderr());
-        let (pager, front) = pager_and_front(&run);
-        send(if round % 2 == 0 { pager } else { front }, Signal::KILL);
+        let (pager, supervisor) = pager_and_supervisor(&run);
+        send(if round % 2 == 0 { pager } else { supervisor }, Signal::KILL);
         run.wait_until("its end", |run| !is_alive(run.pid()));
         expect_nothing_left(&run);
         let outcome = run.finish();
@@ -270,17 +275,19 @@ fn the_program_dies_with_ebb_and_is_told_of() {
     }
 }
 
-/// Who has no agent and was left behind is found all the same: by what it was started with, and by who saw it before.
+/// Shows that orphans without an agent end with Ebb. They are found by the environment they were
+/// started with, or because the pager saw them before.
 #[test]
 fn orphans_without_an_agent_end_with_ebb() {
     for kills_pager in [true, false] {
         let (folder, fifo) = fifo();
-        // Nobody else's program has this path.
+        // No other process executes a program at this path.
         let fixed = folder.path().canonicalize().expect("a folder").join("fixed");
         let original = ebb_e2e::build::foreign_program("verify");
         let copied = Command::new("cp").arg(original).arg(&fixed).status();
         assert!(copied.expect("cp runs").success());
-        // The second of them waits, though the writer has yet to close what the first has read.
+        // The second read waits, though the writer has yet to close the pipe that the first read
+        // has emptied.
         let script = "(env -i \"$0\" 4 0 5 1 & \"$0\" 4 0 5 1 & read x < \"$1\"); echo ready; \
                       read x <> \"$1\"";
         let launch = Launch::new("sh").args(["-c", script]).arg(&fixed).arg(&fifo);
@@ -293,15 +300,16 @@ fn orphans_without_an_agent_end_with_ebb() {
             pids.filter(of).filter(|&pid| is_alive(pid)).collect::<Vec<_>>()
         };
         run.wait_until("both of them", |_| fixed_ones().len() == 2);
-        let (pager, front) = pager_and_front(&run);
+        let (pager, supervisor) = pager_and_supervisor(&run);
         run.wait_until("that the pager has seen both", |_| {
             fixed_ones().into_iter().all(|pid| has_descriptor_of(pager, pid))
         });
         write_to(&fifo, "left\n");
         run.wait_for("ready");
-        send(if kills_pager { pager } else { front }, Signal::KILL);
+        send(if kills_pager { pager } else { supervisor }, Signal::KILL);
         run.wait_until("its end", |run| !is_alive(run.pid()));
-        // The pager saw both. The front finds who still has the variables that it was started with.
+        // The pager saw both. The supervisor finds processes with the environment variables of the
+        // run.
         let left = usize::from(kills_pager);
         eventually("they end", || fixed_ones().len() == left && run.root().find().ebb.is_empty());
         fixed_ones().iter().for_each(|&pid| send(pid, Signal::KILL));
@@ -310,7 +318,7 @@ fn orphans_without_an_agent_end_with_ebb() {
     }
 }
 
-/// Whether process `holder` has a descriptor of process `pid`.
+/// Returns whether process `holder` has a descriptor of process `pid`.
 fn has_descriptor_of(holder: i32, pid: i32) -> bool {
     let all = fs::read_dir(format!("/proc/{holder}/fdinfo")).into_iter().flatten().flatten();
     let texts = all.map(|entry| fs::read_to_string(entry.path()).unwrap_or_default());
@@ -318,7 +326,7 @@ fn has_descriptor_of(holder: i32, pid: i32) -> bool {
     texts.into_iter().any(|text| text.lines().any(|found| found == line))
 }
 
-/// The child of a program that has ended goes on in the memory that it has, and is found.
+/// A program whose child outlives it. The child goes on in its memory and is found.
 const DAEMON: &str = r#"
 import os, select, subprocess, sys
 memory = bytearray(48 << 20)
@@ -369,11 +377,13 @@ fn a_daemon_outlives_the_program_that_made_it() {
     assert!(outcome.report.contains("ebb: pages evicted"), "{}", outcome.report);
 }
 
-/// Standard output is the program's alone; standard error stays open a moment longer, for messages.
+/// Shows that only the program holds its standard output open. Standard error stays open a moment
+/// longer, for messages.
 #[test]
 fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
     need_paging();
-    // The program goes on until the end of the pipe was seen: who waits for its own end hangs.
+    // The program goes on until the end of the pipe is seen, so a reader that waits for Ebb's own
+    // end hangs.
     let (_folder, fifo) = fifo();
     let bash = |line: &str| {
         let launch = Launch::new("bash").args(["-c", line]).arg(ebb()).arg(&fifo);
@@ -415,7 +425,7 @@ fn the_number_in_a_pid_file_is_the_one_that_was_started() {
     let mut run = Launch::new("sh").args(["-c", line]).arg(ebb()).args(words).start();
     let socket = path("socket");
     run.wait_until("its socket", |_| Connection::open(Path::new(&socket)).is_ok());
-    // It listens first.
+    // The program listens first.
     let file = path("pid");
     let read = || fs::read_to_string(&file).unwrap_or_default();
     run.wait_until("its pid file", |_| read().ends_with('\n'));
@@ -432,7 +442,7 @@ fn the_number_in_a_pid_file_is_the_one_that_was_started() {
     run.finish().expect_code(0);
 }
 
-/// Readiness comes from the process that a service manager started.
+/// Reports readiness from the process that a service manager started.
 const READY: &str = r#"
 import os, socket, subprocess, sys
 where = sys.argv[2]
@@ -492,7 +502,8 @@ fn an_ordinary_users_program_has_its_number_too() {
     });
 }
 
-/// A shell's job from before it became the program is none of the program's: nothing waits for it.
+/// Shows that a job of the shell from before its exec does not belong to the program. Nothing waits
+/// for it.
 #[test]
 fn children_from_before_are_none_of_the_run() {
     need_paging();
@@ -503,7 +514,7 @@ fn children_from_before_are_none_of_the_run() {
     let launch = Launch::new("sh").args(["-c", line]).arg(ebb()).arg(&file).arg(&fifo);
     let mut run = launch.start();
     run.wait_until("the run", |run| run.root().find().ebb.len() == 2);
-    // A pager that takes the job for one of the run's says so.
+    // A pager that counts the job to the run reports it.
     give_time(Duration::from_millis(500));
     write_to(&fifo, "\n");
     run.wait_until("its end", |run| !is_alive(run.pid()));
@@ -512,7 +523,7 @@ fn children_from_before_are_none_of_the_run() {
     assert!(is_alive(job), "and nothing has ended it");
     send(job, Signal::KILL);
     let report = fs::read_to_string(&file).expect("a report");
-    // It may have ended before its agent was heard.
+    // The program may have ended before its agent connected.
     let few = ["0", "1"].iter().any(|count| report.contains(&format!("\"processes\":{count},")));
     assert!(few && report.contains("\"unmanaged\":[]"), "{report}");
     run.finish().expect_code(0);
@@ -539,7 +550,7 @@ fn a_run_inside_a_run() {
     let plain = Launch::new(&verify).args(["40", "1", "5", "1"]).run();
     for options in ["", "--exec"] {
         let launch = Launch::new(&program).args(&words).limit(64 * MIB).options(options);
-        // The outer run counts the program as one without an agent of its own, and may say so.
+        // The outer run counts the program as one without an agent of its own, and may report that.
         assert_eq!(launch.run().expect_code(0).text(), plain.text());
     }
 }
@@ -547,14 +558,15 @@ fn a_run_inside_a_run() {
 #[test]
 fn what_cannot_be_executed_leaves_nothing() {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder");
-    // The kernel looks for the loader that it names.
+    // The kernel looks for the loader that the program names.
     let bytes = fs::read("/bin/true").expect("a program");
     let at = bytes.windows(8).position(|part| part == b"/lib64/l").expect("its loader");
     let (mut broken, path) = (bytes, folder.path().join("broken"));
     broken[at..at + 8].copy_from_slice(b"/nosuch/");
     let written = folder.path().join("written");
     fs::write(&written, broken).expect("a copy");
-    // By another process: what this one writes may be inherited, and cannot be executed then.
+    // Another process writes the copy. A child may inherit a writable descriptor of this process,
+    // and the copy could then not be executed.
     Command::new("cp").arg(&written).arg(&path).status().expect("cp");
     Command::new("chmod").arg("+x").arg(&path).status().expect("chmod");
     let run = Launch::new(&path).limit(SMALL).options("--exec").start();
@@ -568,7 +580,8 @@ fn what_cannot_be_executed_leaves_nothing() {
     assert!(left.is_empty() && folders_of(pid).is_empty(), "{left:?}");
 }
 
-/// Root's run was not over before another user's process was that had put the run's socket into its own environment.
+/// Shows that a foreign process of another user does not delay the end of root's run. That process
+/// has put the run's socket into its own environment.
 #[test]
 fn who_is_not_of_the_run_does_not_hold_up_its_end() {
     let account = Account::new();

@@ -1,4 +1,4 @@
-//! How soon pages are used again, and the limit that a program needs.
+//! Tests the reuse curve of pages, and the limit that `ebb fit` finds.
 
 use ebb_e2e::build;
 use ebb_e2e::launch::{Launch, send};
@@ -13,7 +13,7 @@ fn ebb(words: &[&str]) -> std::process::Output {
     Command::new(build::ebb()).args(words).output().expect("ebb runs")
 }
 
-/// What the curve says of the program is measured: `./test measure fit`.
+/// Shows that a sample of all pages gives a curve. `./test measure fit` measures its values.
 #[test]
 fn a_sample_of_all_pages_makes_a_curve() {
     let launch = Launch::program("reuse", "run 64 16 200000").limit(1 << 30);
@@ -24,7 +24,7 @@ fn a_sample_of_all_pages_makes_a_curve() {
     let reuse = &report["reuse"];
     assert!(reuse["one_in"].as_u64() > Some(0) && reuse["grain_bytes"].is_u64(), "{reuse}");
     let curve = reuse["curve"].as_array().expect("a curve");
-    // Less memory misses no less often, but for the rounding of both.
+    // Less memory never misses less often, except for the rounding of both values.
     for pair in curve.windows(2) {
         let of = |point: usize, name: &str| pair[point][name].as_u64().expect("a number");
         assert!(of(0, "bytes") < of(1, "bytes"), "{reuse}");
@@ -32,8 +32,8 @@ fn a_sample_of_all_pages_makes_a_curve() {
     }
 }
 
-/// What is named has been run, and keeps what was asked for. Its size depends on the host, and is
-/// measured.
+/// Shows that the reported limit has been run and keeps the slowdown. Its size depends on the host,
+/// and a measurement checks it.
 #[test]
 fn the_limit_that_is_found_was_run_and_keeps_the_slowdown() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -85,7 +85,8 @@ fn what_cannot_be_fitted_says_why() {
     );
 }
 
-/// Its folder had a name that another user could have made before, and stayed after a Ctrl-C, as did the run.
+/// Shows that a signal ends the search and the run, and removes the folder. The folder's name must
+/// not be one that another user can create before.
 #[test]
 fn a_signal_ends_the_search_and_leaves_nothing() {
     need_paging();

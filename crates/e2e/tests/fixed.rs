@@ -1,12 +1,13 @@
-//! Static programs of glibc, into which the agent is put while they stand at their first instruction. Nothing in there
-//! stands before the C library's functions: what hooks would tell the pager finds out.
+//! Tests static programs of glibc. They get the agent while they stand at their first instruction.
+//! The agent cannot hook the C library's functions in them, so the pager finds out what hooks would
+//! report.
 
 use ebb_e2e::build::{foreign_program, static_pie_program, static_program};
 use ebb_e2e::launch::{Launch, Outcome, send};
 use ebb_e2e::{MIB, SMALL, TINY};
 use rustix::process::Signal;
 
-/// A case by its name, the MiB of its own, and what else it takes.
+/// Runs a case: its name, its memory in MiB, and further arguments.
 #[track_caller]
 fn case(program: &str, arguments: &str) {
     let launch = Launch::new(static_program(program)).args(arguments.split(' '));
@@ -20,8 +21,8 @@ fn verify(program: String) -> Outcome {
     Launch::new(program).args(["24", "2"]).limit(TINY).options("--report json --strict").run()
 }
 
-/// Runs what has 24 MiB in a third of that, until most of it is out, which nobody in there tells
-/// of; and to its end then.
+/// Runs a program of 24 MiB in a third of that until most of it is out, and then to its end. No
+/// hook reports this memory.
 #[track_caller]
 fn is_paged(launch: &Launch, code: i32) {
     let mut run = launch.clone().limit(TINY).options("--report json --strict").start();
@@ -49,15 +50,17 @@ fn every_word_is_right_of_programs_that_lie_where_they_like() {
     is_paged(&Launch::new(static_pie_program("process")).args(["wait-for-signal", "24"]), 40);
 }
 
-/// Forks, threads that end, mappings that change: all that the agent's hooks see elsewhere.
+/// Shows that data stay right through forks, ends of threads and mapping changes. The agent's hooks
+/// see all of that elsewhere.
 #[test]
 fn threads_that_verify_while_the_address_space_changes() {
     let launch = Launch::new(static_program("torture")).args(["4", "8"]).limit(24 * MIB);
     launch.run().expect_line("torture: ok");
 }
 
-/// Newer C libraries have the kernel write to a thread's descriptor whenever it has not run for a while (rseq), which brings
-/// it back just in time.
+/// Shows that threads are joined without a hook. Newer C libraries have the kernel write to the
+/// descriptor of a thread that was off the CPU (rseq). This write loads the page just in time, so
+/// rseq is off here.
 #[test]
 fn threads_are_joined_whose_descriptors_nobody_tells_of() {
     let launch = Launch::new(static_program("threads")).args(["bare-exit", "24"]).limit(TINY);
@@ -71,13 +74,15 @@ fn fork_gives_the_child_a_snapshot() {
     case("process", "fork-snapshot 24");
 }
 
-/// It fills memory before it is met, and is given the agent that it does not ask for.
+/// Shows that a child that fills memory before the pager meets it gets the agent without asking for
+/// it.
 #[test]
 fn a_child_that_maps_memory_of_its_own() {
     case("children", "_Fork 16");
 }
 
-/// Whoever is stopped cannot be given it, and is not killed for that: the run ended as out of memory.
+/// Shows that a stopped child, which cannot get the agent, is not killed for that. The run must not
+/// end as out of memory.
 #[test]
 fn a_stopped_child_holds_up_nobody() {
     let program = static_program("process").display().to_string();
@@ -91,7 +96,8 @@ fn one_that_a_script_starts_is_paged() {
     is_paged(&Launch::new("sh").args(["-c", script]).arg(static_program("process")), 0);
 }
 
-/// Of a library that nobody knows it is not known either what its threads leave to be cleared.
+/// Shows that a program of another C library is refused, because Ebb cannot know which words its
+/// threads clear at their end.
 #[test]
 fn one_of_another_library_is_refused() {
     let outcome = verify(foreign_program("verify").display().to_string());

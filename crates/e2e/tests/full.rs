@@ -1,4 +1,4 @@
-//! Nothing more can be stored: the run goes on as long as it can, and ends with a word when it cannot.
+//! Tests full stores: the run goes on as long as it can, and then ends with a message.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,8 +11,9 @@ use ebb_testing::{eventually, give_time, skip};
 use rustix::process::{Signal, getuid};
 use tempfile::TempDir;
 
-/// Pages in one area of its own, each of random bytes said `same` times over: 1 does not compress, 4 compresses
-/// four to one; 0 has every fourth page not compress. Touches all of them twice, and checks them.
+/// Fills pages in one area, each with random bytes repeated `same` times. A 1 does not compress,
+/// and a 4 compresses four to one. With 0 every fourth page does not compress. Reads all pages
+/// twice and checks them.
 const PAGES: &str = "
 import mmap, os, sys
 pages, same = (int(word) for word in sys.argv[1:])
@@ -33,8 +34,8 @@ fn pages(count: u32, same: u32) -> Launch {
     Launch::new(need("/usr/bin/python3")).args(["-c", PAGES]).args(words)
 }
 
-/// More than can be had, in `vain.c`'s ways: it ends with the message, which says for how long
-/// somebody has waited. That time is measured: `./test measure full`.
+/// Runs a case of `vain.c`, which takes more memory than there is. Checks that the run ends with
+/// the message, which names the longest wait. `./test measure full` measures that wait.
 #[track_caller]
 fn ends_with_the_message(case: &str, swap: &str) -> Outcome {
     let launch = Launch::program("vain", case).limit(16 * MIB);
@@ -59,7 +60,8 @@ fn one_process_or_many_that_wait_in_vain_end_with_the_message() {
     ends_with_the_message("alone", "ram:1M");
 }
 
-/// The message was written before anybody was killed, by the thread that kills: for ever, into a pipe that nobody read.
+/// Shows that a standard error that no process reads does not delay the end. The thread that kills
+/// must not block on the message.
 #[test]
 fn a_standard_error_that_nobody_reads_does_not_put_off_the_end() {
     need_paging();
@@ -81,7 +83,8 @@ print(subprocess.run(command, stderr=writes).returncode)
     launch.arg(build::ebb()).run().expect_line("137");
 }
 
-/// What is locked cannot be stored, and its areas are filled by the kernel, which waits for each page.
+/// Shows that a program that locks too much memory ends with the message. Locked pages cannot be
+/// stored, and the kernel fills their areas and waits for each page.
 #[test]
 fn who_locks_more_than_there_may_be_ends_with_the_message() {
     if !getuid().is_root() {
@@ -90,8 +93,8 @@ fn who_locks_more_than_there_may_be_ends_with_the_message() {
     ends_with_the_message("locked", "ram,file");
 }
 
-/// Children that had yet to join were waited for, and others were born meanwhile; and of what all of them shared each let
-/// go, which counted as progress.
+/// Shows that constant forks do not delay the end. The pager must not wait for children that have
+/// yet to join, and dropping shared pages must not count as progress.
 #[test]
 fn births_all_the_time_do_not_put_off_the_end() {
     for case in ["births 64", "turnover 2"] {
@@ -99,8 +102,9 @@ fn births_all_the_time_do_not_put_off_the_end() {
     }
 }
 
-/// Agents of stopped processes were waited for ten seconds, and each of them a tenth of a second before that. What they
-/// hold is lent to the others, who wait for the store and not for them.
+/// Shows that stopped processes do not delay the end by waits for their agents, of a tenth of a
+/// second or of ten seconds. Their memory is overcommitted to the other processes, which wait for
+/// the store and not for them.
 #[test]
 fn beside_stopped_processes_the_end_comes() {
     for case in ["stopped-relative 12", "stopped-others 1", "stopped-others 20", "traced"] {
@@ -109,7 +113,8 @@ fn beside_stopped_processes_the_end_comes() {
     ends_with_the_message("stopped-others 1", "file:/dev/shm:4M");
 }
 
-/// Nobody is killed for being stopped, however long: what it waited for when that came is no wait any more.
+/// Shows that a stopped process is never killed for being stopped. A wait that was under way at the
+/// stop no longer counts.
 #[test]
 fn a_hungry_program_that_is_stopped_is_not_killed_for_it() {
     let mut runs = ["file", "ram,file"].map(|swap| {
@@ -129,7 +134,7 @@ fn a_hungry_program_that_is_stopped_is_not_killed_for_it() {
     };
     for _ in 0..2 {
         signal_all(Signal::STOP);
-        // Longer than a wait in vain may last.
+        // The stop lasts longer than a wait without progress may last.
         give_time(Duration::from_millis(3500));
         signal_all(Signal::CONT);
         give_time(Duration::from_millis(300));
@@ -142,7 +147,8 @@ fn a_hungry_program_that_is_stopped_is_not_killed_for_it() {
     }
 }
 
-/// The program of the demo with fewer rows, in a quarter, with compressed memory alone: it hung for ever.
+/// Shows that the demo's program with fewer rows ends, with a quarter of its memory and compressed
+/// memory alone. It must not hang.
 #[test]
 fn the_demo_without_a_file_ends_well_or_with_the_message() {
     let demo = std::fs::read_to_string(build::root().join("demo")).expect("demo");
@@ -160,7 +166,7 @@ fn the_demo_without_a_file_ends_well_or_with_the_message() {
     }
 }
 
-/// It was killed with the message.
+/// Checks that the run was killed with the message.
 fn expect_out_of_memory(outcome: &Outcome, why: &str) {
     outcome.expect_code(128 + 9);
     assert!(
@@ -170,29 +176,31 @@ fn expect_out_of_memory(outcome: &Outcome, why: &str) {
     );
 }
 
-/// Pages went out of sight and came back again and again, which counted as progress: the run never ended.
+/// Shows that moving pages to standby and back does not count as progress. Otherwise the run never
+/// ends.
 #[test]
 fn what_only_cools_is_no_progress() {
     let outcome = pages(12_000, 1).limit(30 * MIB).options("--swap ram").run();
     expect_out_of_memory(&outcome, "do not compress");
 }
 
-/// Half of the limit was all that compressed memory could have, however well it compressed.
+/// Shows that compressed memory may take more than half of the limit if it compresses well.
 #[test]
 fn compressed_memory_grows_as_far_as_it_pays() {
     let outcome = pages(12_000, 4).limit(20 * MIB).options("--swap ram").run();
     outcome.expect_line("kept 12000");
 }
 
-/// Of pages that all wait to leave, those that compress make way for the others.
+/// Shows that compressible pages leave first when incompressible pages wait to leave, too.
 #[test]
 fn what_does_not_compress_stays_and_the_rest_leaves() {
     let outcome = pages(8_000, 0).limit(26 * MIB).options("--swap ram").run();
     outcome.expect_line("kept 8000");
 }
 
-/// Behind compressed memory, too: there thousands of pages that neither took were tried again before each that could
-/// leave, and the run crawled for a minute.
+/// Shows that a full disk is named with its path, also behind compressed memory. Pages that neither
+/// tier takes must not be retried before each page that can leave, because thousands of them delay
+/// the run by a minute.
 #[test]
 fn a_full_disk_is_named_with_its_path() {
     if !getuid().is_root() {
@@ -210,7 +218,7 @@ fn a_full_disk_is_named_with_its_path() {
     }
 }
 
-/// A file system of 8 MiB, as long as this lives.
+/// A file system of 8 MiB, mounted as long as this value lives.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
@@ -225,7 +233,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // The pager, which has a file there, may end later than the front.
+        // The pager has a file there and may end later than the supervisor.
         eventually("nobody uses it", || {
             Command::new("umount").arg(self.0.path()).status().expect("umount runs").success()
         });

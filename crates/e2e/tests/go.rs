@@ -1,4 +1,4 @@
-//! Static programs of Go, into which the agent is put while they stand at their first instruction.
+//! Tests static programs of Go. They get the agent while they stand at their first instruction.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn work() -> String {
     go_program("go-work", ".", &[]).display().to_string()
 }
 
-/// A test that needs Go is skipped without.
+/// Skips the test without Go.
 #[track_caller]
 pub fn need_go() {
     if !Command::new("go").arg("version").output().is_ok_and(|output| output.status.success()) {
@@ -24,12 +24,13 @@ pub fn need_go() {
     }
 }
 
-/// That of all builds of the tests.
+/// Returns the build cache that all tests share.
 fn cache() -> PathBuf {
     target().join("e2e-programs/go-cache")
 }
 
-/// Of 24 MiB half are out at least once where a case waits for that (`paged`).
+/// Number of stores that shows paging: about half of 24 MiB is out at least once where a case waits
+/// for that (`paged`).
 const OUT: u64 = 10 << 8;
 
 #[test]
@@ -40,15 +41,15 @@ fn one_that_a_script_starts_is_paged() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&script, mode).expect("executable");
     let launch = Launch::new(script.display().to_string()).limit(TINY);
-    // It would end the run if it were met as one that cannot be managed.
+    // With `--strict` the run ends if it meets the program as unmanageable.
     let outcome = launch.options("--report json --strict").run();
     outcome.expect_line("waits: ok");
     assert!(outcome.figure("pages_evicted") > OUT, "{}", outcome.report);
 }
 
-/// Sixteen are given the agent at a time; who came meanwhile stayed without, and so did who was
-/// still another program when it was met. The number of those with an agent is measured:
-/// `./test measure go`.
+/// Shows that more programs than get the agent at a time end well. Sixteen at a time get it. A
+/// program that comes meanwhile, or is met before its exec, must not stay without. `./test measure
+/// go` measures the number with an agent.
 #[test]
 fn more_than_are_given_the_agent_at_a_time_end_well() {
     let script = format!("{} wait", "\"$0\" waits 1 & ".repeat(24));
@@ -72,10 +73,11 @@ fn one_that_takes_the_place_of_ebb_is_paged() {
     assert!(report["pages_evicted"].as_u64() > Some(OUT), "{report}");
 }
 
-/// Go's own tools start each other, dozens within seconds: each is given the agent or has ended before.
+/// Shows that the tools of Go, which start dozens of each other within seconds, get the agent or
+/// have ended before.
 #[test]
 fn a_build_by_go_of_many_packages() {
-    // The cache has the standard library then.
+    // The build of `work` fills the cache with the standard library.
     work();
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
@@ -89,7 +91,7 @@ fn a_build_by_go_of_many_packages() {
         calls += &format!("println(p{number}.F(2)); ");
     }
     write("main.go", &format!("package main\n\n{imports}\nfunc main() {{ {calls} }}\n"));
-    // As links: Go writes to no entry that a cache has.
+    // The cache is copied as hard links, because Go never writes to an existing cache entry.
     let copy = "cp -rl \"$0\" cache-plain && cp -rl \"$0\" cache-paged";
     let copy = Launch::new("sh").args(["-c", copy]).arg(cache()).directory(folder.path());
     copy.run().expect_code(0);
@@ -107,7 +109,7 @@ fn a_build_by_go_of_many_packages() {
     assert!(read("plain") == read("paged"), "other bytes");
 }
 
-/// A case with 24 MiB of its own, in a third of that.
+/// Runs a case with 24 MiB of its own, in a third of that.
 fn run(program: &str, name: &str) -> Outcome {
     let launch = Launch::new(program).args([name, "24", "paged"]).limit(TINY);
     let outcome = launch.options("--report json").run();
@@ -161,7 +163,7 @@ fn it_is_let_go_as_it_was_started() {
     case("bare");
 }
 
-/// It has a loader, and brings the agent itself.
+/// Shows that a position-independent program, which has a loader, loads the agent itself.
 #[test]
 fn one_that_lies_anywhere_in_memory() {
     need_go();
@@ -172,7 +174,7 @@ fn one_that_lies_anywhere_in_memory() {
     assert!(outcome.figure("pages_evicted") > OUT, "{}", outcome.report);
 }
 
-/// The same object, byte by byte, in a third of what the compiler takes.
+/// Shows that Go's compiler writes an identical object file in a third of its memory.
 #[test]
 fn gos_own_compiler() {
     need_go();
@@ -202,7 +204,8 @@ fn gos_own_compiler() {
     assert!(read("plain.o") == read("paged.o"), "other bytes");
 }
 
-/// Whom somebody else traces nobody can stop: it runs, unpaged, and that is said.
+/// Shows that a program traced by another process runs without an agent, unpaged, and that Ebb
+/// reports it.
 #[test]
 fn one_that_is_traced_already_runs_without_an_agent() {
     need("/usr/bin/strace");
@@ -223,7 +226,7 @@ fn how_it_ends_is_told() {
     assert!(nothing.stderr.contains("which case, and how many MiB?"), "{}", nothing.stderr);
 }
 
-/// With C in it, and with glibc's threads.
+/// Shows that a program with C code and glibc's threads is paged.
 #[test]
 fn one_with_c_in_it_is_paged() {
     need_go();

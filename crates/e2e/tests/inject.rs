@@ -1,13 +1,13 @@
-//! Storage that fails, lies, dawdles or fills up: the program reads right data, or dies by SIGBUS
-//! (or as out of memory when storage is full) with one line that names the cause. It never reads
-//! wrong data and never hangs.
+//! Tests storage that fails, returns wrong data, is slow or fills up. The program reads right data,
+//! or dies by SIGBUS with one line that names the cause. With full storage it dies as out of
+//! memory. It never reads wrong data and never hangs.
 
 use std::sync::OnceLock;
 
 use ebb_e2e::MIB;
 use ebb_e2e::launch::{Launch, Outcome};
 
-/// Pages that compress, so that the compressed tier can hold them too.
+/// Arguments for pages that compress, so that the compressed tier can store them, too.
 const ARGUMENTS: &str = "48 1 5 2 32";
 
 const SIGBUS_CODE: i32 = 128 + 7;
@@ -23,7 +23,7 @@ fn right_answer() -> &'static str {
     RIGHT.get_or_init(|| Launch::program("verify", ARGUMENTS).run().text())
 }
 
-/// Right, or dead with one line that has one of these words.
+/// Checks that the program is right, or dies with one line that has one of these words.
 #[track_caller]
 fn right_or_dead(plan: &str, code: i32, causes: &[&str]) {
     for swap in ["ram", "file"] {
@@ -40,7 +40,7 @@ fn right_or_dead(plan: &str, code: i32, causes: &[&str]) {
     }
 }
 
-/// These must be survived.
+/// Checks that the program survives the plan.
 #[track_caller]
 fn right(plan: &str) {
     for swap in ["ram", "file"] {
@@ -52,19 +52,19 @@ fn right(plan: &str) {
 #[test]
 fn a_read_that_fails() {
     right_or_dead("read-error@0.01", SIGBUS_CODE, &["read"]);
-    // Several threads may meet a lost page each before the first of them has died.
+    // Several threads may each meet a lost page before the first of them has died.
     right_or_dead("read-error@once1", SIGBUS_CODE, &["read"]);
 }
 
-/// The kernel takes no poison (EAGAIN) while a change of the address space is yet to be read: the
-/// touch that met the lost page must not be forgotten then.
+/// Shows that a fault on a lost page is not forgotten. The kernel refuses the poison (EAGAIN) while
+/// a change of the address space is yet to be read.
 #[test]
 fn a_page_lost_while_mappings_change() {
     for swap in ["ram", "file"] {
         let options = format!("--swap {swap} --inject read-error@0.01,seed=7");
         let outcome =
             Launch::program("memory", "restless 48").limit(24 * MIB).options(&options).run();
-        // Read once more because the poison was refused, a page may have come back right.
+        // The page is read again because the poison was refused, and it may then be right.
         if outcome.code() == 0 {
             outcome.expect_line("restless: ok");
             continue;

@@ -1,5 +1,5 @@
-//! What the user and the program see of `ebb run` besides memory: statuses, streams, environment,
-//! messages, reports.
+//! Tests what the user and the program see of `ebb run` besides memory: statuses, streams,
+//! environment, messages, reports.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ use crate::exec::{fifo, need_paging, write_to};
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Ebb's own are among them.
+/// Shows that exit statuses are passed on. Ebb's own statuses are among them.
 #[test]
 fn exit_statuses_are_passed_on() {
     for code in (0..=3).chain([63, 64, 65, 100]).chain(123..=130).chain([137, 143, 192, 254, 255]) {
@@ -39,25 +39,25 @@ fn the_signal_that_killed_the_program_is_passed_on() {
     }
 }
 
-/// The front stops when the program does, for the shell to see. It stayed behind when somebody else
-/// continued the program alone.
+/// Shows that the supervisor stops when the program does, for the shell to see. It must not stay
+/// stopped when another process continues only the program.
 #[test]
 fn a_program_that_is_stopped_and_continued_by_another() {
-    // It ends when it is told to, however long the rest takes.
+    // The program ends when it reads a word, however long the rest takes.
     let (_folder, word) = fifo();
     let mut run = Launch::new("cat").arg(&word).limit(SMALL).start();
     run.wait_until("the program", |run| run.root().find().program.len() == 1);
     let program = run.root().find().program[0];
-    let front = run.pid();
-    // Again and again: others may stop all of it, and continue it.
+    let supervisor = run.pid();
+    // Repeated, because other processes may stop the whole tree and continue it.
     for _ in 0..3 {
-        run.wait_until("the front's stop", |_| {
+        run.wait_until("the supervisor's stop", |_| {
             send(program, Signal::STOP);
-            is_stopped(front)
+            is_stopped(supervisor)
         });
-        run.wait_until("the front's going on", |_| {
+        run.wait_until("the supervisor's going on", |_| {
             send(program, Signal::CONT);
-            !is_stopped(front)
+            !is_stopped(supervisor)
         });
     }
     write_to(&word, "go\n");
@@ -81,7 +81,7 @@ fn streams_are_the_programs_own() {
     assert_eq!(outcome.said(), ["copied"]);
 }
 
-/// The environment has what it had, and besides only LD_PRELOAD and names that begin with EBB_.
+/// Shows that the environment stays. Ebb adds only LD_PRELOAD and names that begin with EBB_.
 #[test]
 fn the_environment_stays() {
     let variables = |outcome: &Outcome| -> BTreeMap<String, String> {
@@ -89,7 +89,7 @@ fn the_environment_stays() {
         let pairs = text.lines().filter_map(|line| line.split_once('='));
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     };
-    // A library of the user's stays preloaded too.
+    // A library of the user stays preloaded, too.
     let library = build::library("early").display().to_string();
     let space = library.contains([' ', ':']);
     for preload in [None, (!space).then_some(&*library)] {
@@ -111,7 +111,8 @@ fn the_environment_stays() {
     }
 }
 
-/// It stood behind the agent, which passed nothing on, and saw no call: a recorder of builds recorded nothing.
+/// Shows that a preloaded library of the user still sees the program's calls, as a recorder of
+/// builds needs. The agent must come behind it.
 #[test]
 fn a_library_of_the_users_sees_what_the_program_calls() {
     let (_folder, library) = build::library_to_preload("before");
@@ -123,7 +124,8 @@ fn a_library_of_the_users_sees_what_the_program_calls() {
     assert_eq!(limited.expect_code(0).stderr, plain.stderr);
 }
 
-/// Directory, umask, priority, descriptors, signal masks and dispositions, credentials, name.
+/// Shows that directory, umask, priority, descriptors, signal masks and dispositions, credentials
+/// and name stay.
 #[test]
 fn the_surroundings_stay() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -149,7 +151,8 @@ fn without_a_limit_the_program_just_runs() {
     assert_eq!(outcome.expect_code(3).text(), "hello\n");
 }
 
-/// The whole command from a file, with a profile; what is typed is before both.
+/// Shows that all options can come from a file with a profile. Options on the command line precede
+/// both.
 #[test]
 fn options_come_from_a_file() {
     need_paging();
@@ -204,7 +207,7 @@ impl Unusable {
         fs::copy("/bin/true", this.path("setuid")).expect("copy");
         set_mode(&this.path("text"), 0o755);
         set_mode(&this.path("plain"), 0o644);
-        // A set-uid file is only special when it belongs to somebody else.
+        // A set-uid file is special only if it belongs to another user.
         if rustix::process::getuid().is_root() {
             std::os::unix::fs::chown(this.path("setuid"), Some(65534), None).expect("chown");
         }
@@ -228,7 +231,7 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn a_run_tells_its_figures_while_it_lasts() {
-    // A run that gets no processor may be late.
+    // A run that gets no CPU may be late.
     let script = "until \"$0\" stat $$ 2>/dev/null; do :; done; \"$0\" stat 1";
     let outcome = Launch::new("sh").args(["-c", script]).arg(ebb()).limit(64 * MIB).run();
     outcome.expect_code(1);
@@ -245,7 +248,7 @@ fn a_run_tells_its_figures_while_it_lasts() {
     assert!(said.len() == 1 && said[0].starts_with("ebb: process 1 belongs to no run"), "{said:?}");
 }
 
-/// Makes what a killed run leaves, under this process's number, and asks for figures.
+/// Creates the leftovers of a killed run with this process's PID, and asks for figures.
 const LEFTOVER: &str = r#"
 import os, shutil, socket, subprocess, sys
 folder = "/tmp/ebb-%d-0123456789abcdef" % os.getpid()
@@ -264,8 +267,8 @@ shutil.rmtree(folder)
 print(done.returncode, done.stderr, "ebb_nr_limit" in done.stdout)
 "#;
 
-/// A program got the number that a killed run's front had had, and its run was asked at that one's
-/// socket: process numbers come round soon where the kernel has but 32768 of them.
+/// Shows that the socket of a killed run is not used when a program has the PID of its supervisor.
+/// PIDs are soon reused where the kernel has only 32768 of them.
 #[test]
 fn a_socket_left_by_a_killed_run_with_this_number() {
     let command = [OsStr::new("-c"), OsStr::new(LEFTOVER), ebb().as_os_str()];
@@ -273,7 +276,8 @@ fn a_socket_left_by_a_killed_run_with_this_number() {
     assert_eq!(outcome.expect_code(0).text(), "0  True\n");
 }
 
-/// A run finds itself among its user's runs, and its figures in the forms of other programs.
+/// Shows that a run finds itself in the list of its user's runs, and its figures in the forms of
+/// other programs.
 const LISTED: &str = r#"
 import json, os, subprocess, sys
 def ask(*words):
@@ -312,7 +316,8 @@ fn a_run_is_listed_and_its_figures_have_the_forms_of_other_programs() {
     assert_eq!(outcome.expect_code(0).text(), "well\n", "{}", outcome.stderr);
 }
 
-/// Asks a run for its generations from inside, has it age and reclaim, and reads its memory again.
+/// Asks a run for its generations from inside, makes it age and reclaim, and reads its memory
+/// again.
 const LRU_GEN: &str = r#"
 import os, subprocess, sys
 def ask_once(*words):
@@ -350,7 +355,7 @@ while evicted() < 2000:
     assert answer == (0, "") or is_late(answer), answer
 assert evicted() < 2200 * times, evicted()
 assert lru_gen("--full")[1].count("\n") == 2 + 4 * 6
-for wrong, word in [("+ 1 0 99", "generation"), ("- 1 0 %d" % (youngest + 1), "two youngest"), ("x", "begins with"),
+for wrong, word in [("+ 1 0 99", "generation"), ("- 1 0 %d" % (youngest + 1), "two youngest"), ("x", "no command"),
                     ("+ 2 0 3", "memcg"), ("+ 1", "write '+")]:
     status, text = lru_gen(wrong)
     assert status == 1 and word in text and text.count("\n") == 1, (wrong, text)
@@ -370,7 +375,7 @@ fn a_run_shows_its_generations_and_reclaims_on_command() {
     assert_eq!(outcome.text(), "same\n", "{}", outcome.stderr);
 }
 
-/// Passes over memory until the pressure that this makes is told, if it makes some.
+/// Passes over memory until the run reports pressure, if the passes cause any.
 const PRESSURE: &str = r#"
 import os, subprocess, sys
 memory = bytearray(int(sys.argv[2]) << 20)
@@ -418,7 +423,7 @@ fn time_lost_for_memory_is_told_as_the_kernel_tells_it() {
     assert_eq!(pressure("8", "none"), (0.0, 0), "nothing is short");
 }
 
-/// Touches more than fits, in an order of its own.
+/// Accesses more memory than fits, in pseudorandom order.
 const SCATTERED: &str = "
 memory = bytearray(40 << 20)
 page = 1
@@ -435,14 +440,14 @@ fn a_recording_is_a_trace_that_the_lab_replays() {
         let launch = Launch::new(need(PYTHON)).args(["-c", SCATTERED]).limit(24 * MIB);
         let launch = launch.options(&format!("--report json --record {}", path.display()));
         let mut recorded = 0;
-        // Where the monitor gets no processor the program ends before anything of it has left.
+        // If the monitor gets no CPU, the program ends before any of its pages has left.
         eventually("a run in which pages come back", || {
             let outcome = launch.run();
             outcome.expect_code(0);
-            // A writer that gets no processor loses some.
+            // A writer that gets no CPU loses some records.
             recorded = outcome.figure("recorded");
             let lost = outcome.figure("recorded_lost");
-            let faults = ["first_touch", "rescued", "loaded"].map(|name| outcome.figure(name));
+            let faults = ["first_touch", "reactivated", "loaded"].map(|name| outcome.figure(name));
             let seen = faults.iter().sum::<u64>();
             assert!(recorded + lost >= seen, "{recorded} {lost} {faults:?}");
             recorded > 0 && faults[1] + faults[2] > 0
@@ -459,7 +464,8 @@ fn a_recording_is_a_trace_that_the_lab_replays() {
     }
 }
 
-/// `ebb run` with these words fails with this status, one line that has `word`, and no process.
+/// Checks that `ebb run` with these words fails with this status, prints one line with `word`, and
+/// leaves no process.
 #[track_caller]
 fn refused(words: &[&str], code: i32, word: &str) {
     let outcome = Launch::new(ebb()).arg("run").args(words).run();
@@ -527,12 +533,12 @@ fn programs_that_cannot_be_run_are_refused_with_one_line() {
     }
 }
 
-// ---- who runs it, and where ------------------------------------------------------------------
+// ---- users and environments ------------------------------------------------------------------
 
-/// An ordinary user.
+/// Command that runs another as an ordinary user.
 const NOBODY: [&str; 6] = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
 
-/// A folder where every user may go, as the checkout may not.
+/// A folder that every user may reach, unlike the checkout.
 struct Public(TempDir);
 
 impl Public {
@@ -543,8 +549,9 @@ impl Public {
         Self(folder)
     }
 
-    /// By another process: what other tests start meanwhile would inherit a writable descriptor of this one, and the copy
-    /// could not be executed.
+    /// Copies a file into the folder. Another process writes the copy. A writable descriptor of
+    /// this process would be inherited by programs of other tests, and the copy could not be
+    /// executed.
     fn copy(&self, from: &Path, name: &str) -> String {
         let to = self.0.path().join(name);
         let copied = Command::new("cp").arg(from).arg(&to).status().expect("cp");
@@ -554,7 +561,7 @@ impl Public {
     }
 }
 
-/// A program under Ebb, started through another command; both lie where every user may go.
+/// Runs a program under Ebb through another command. Both lie where every user may go.
 fn verify_through(before: &[&str]) -> Outcome {
     let folder = Public::new();
     let mut words: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
@@ -569,7 +576,8 @@ fn right_answer() -> String {
     Launch::program("verify", "48 1").run().text()
 }
 
-/// Without the right to handle faults Ebb says so and how to get it, or it has it and works.
+/// Shows that an ordinary user gets a working run, or a message about how to get the right to
+/// handle faults.
 #[test]
 fn an_ordinary_user_gets_an_answer() {
     need_root();
@@ -591,7 +599,7 @@ fn few_descriptors_are_enough() {
     assert_eq!(outcome.expect_code(0).text(), right_answer());
 }
 
-/// A program of the tree that cannot be managed is not harmed: one that gives up its rights.
+/// Shows that a program that gives up its rights, and so cannot be managed, still runs right.
 #[test]
 fn a_program_that_gives_up_its_rights_still_runs_right() {
     need_root();
@@ -602,7 +610,7 @@ fn a_program_that_gives_up_its_rights_still_runs_right() {
     assert_eq!(outcome.expect_code(0).text(), right_answer());
 }
 
-/// And one that nothing can be preloaded into.
+/// Shows that a program that takes no preloaded library still runs right.
 #[test]
 fn a_program_that_takes_no_agent_still_runs_right() {
     let launch = Launch::new("sh").args(["-c", "\"$0\" fork 16; :"]);
@@ -610,7 +618,7 @@ fn a_program_that_takes_no_agent_still_runs_right() {
     assert_eq!(outcome.expect_code(0).text(), "fork: ok\n");
 }
 
-/// Ebb in Ebb gives the right answer, or says in a line that it does not do this.
+/// Shows that Ebb in Ebb gives the right answer or refuses with one line.
 #[test]
 fn a_run_inside_a_run() {
     let outcome =
@@ -651,7 +659,8 @@ fn reports_go_where_they_are_sent() {
     }
 }
 
-/// Behind what the program has written, in one stream that ends when both have; or nowhere.
+/// Shows that a report on standard output follows the program's output in one stream, and that it
+/// can be left out.
 #[test]
 fn a_report_goes_to_standard_output_or_is_left_out() {
     need_paging();
@@ -668,7 +677,7 @@ fn a_report_goes_to_standard_output_or_is_left_out() {
     outcome.expect_silence();
     let outcome = run("--quiet", SMALL);
     assert_eq!(outcome.expect_code(0).expect_silence().text().lines().count(), 1);
-    // What never came near its limit has no lines of zeros.
+    // A run that never came near its limit prints no lines of zeros.
     let outcome = run("", 512 * MIB);
     assert!(!outcome.expect_code(0).stderr.contains(" 0 pages"), "{}", outcome.stderr);
     assert_eq!(outcome.said().len(), 4, "{}", outcome.stderr);

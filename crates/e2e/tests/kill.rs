@@ -1,5 +1,5 @@
-//! Ebb dies at a random moment. The program must die with it, and must never have read a wrong byte.
-//! `EBB_KILL_ROUNDS` says how often (10 unless said).
+//! Kills Ebb at a random moment. The program must die with it, and must never have read a wrong
+//! byte. `EBB_KILL_ROUNDS` is the number of rounds (10 by default).
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use ebb_e2e::tree::{began, folders_of, is_alive};
 use ebb_testing::{eventually_is, give_time};
 use rustix::process::Signal;
 
-fn victims(run: &Running, front: bool) -> Vec<i32> {
+fn victims(run: &Running, supervisor: bool) -> Vec<i32> {
     let own = run.root().find().ebb;
     let others: Vec<i32> = own.into_iter().filter(|pid| *pid != run.pid()).collect();
-    if front || others.is_empty() { vec![run.pid()] } else { others }
+    if supervisor || others.is_empty() { vec![run.pid()] } else { others }
 }
 
-/// Runs what does not end by itself, and kills the front or the others of Ebb.
+/// Runs a program that does not end by itself, and kills the supervisor or Ebb's other processes.
 fn end_of(launch: &Launch, number: u64, random: &mut Random) {
     let mut run = launch.start();
-    // A front that dies before it has a pager leaves its folder, for the next run to remove.
+    // A supervisor that dies before it has a pager leaves its folder, which the next run removes.
     run.wait_until("its program", |run| !run.root().find().program.is_empty());
-    // Whatever it has come to by then.
+    // The kill comes at a random stage of the program.
     give_time(Duration::from_millis(30 + random.below(900)));
     assert!(!run.ended(), "round {number}: ended by itself: {}", run.stderr());
     let all = run.root().find();
@@ -52,8 +52,8 @@ fn the_program_dies_with_ebb_and_never_reads_a_wrong_byte() {
     }
 }
 
-/// A program of one thread has the fault thread beside it in the idle class, where it may wait long
-/// for a processor, also to end. The program is not to wait for that.
+/// Shows that the program does not wait for a fault thread that ends late. Beside a program of one
+/// thread the fault thread is in the idle class, where it may wait long for a CPU to end on.
 #[test]
 fn a_fault_thread_that_ends_late() {
     let _busy = Busy::start(3);
@@ -64,8 +64,8 @@ fn a_fault_thread_that_ends_late() {
     }
 }
 
-/// Processes each of which makes the next and ends: whoever looks for them finds the one before. The pager kills again and
-/// again until nobody is left.
+/// Shows that the pager kills repeatedly until no process is left. Each process forks the next and
+/// ends, so a search finds only the process before.
 #[test]
 fn a_tree_that_forks_faster_than_it_is_killed_ends() {
     for chains in [4, 24] {

@@ -1,5 +1,6 @@
-//! What a page can be beside plain memory: guards, areas of other kinds, pages that are locked, freed
-//! lazily, moved, or put over others. Each works or is left alone, while most memory is elsewhere.
+//! Tests pages that are not plain memory: guards, areas of other kinds, and pages that are locked,
+//! freed lazily, moved, or mapped over others. Each works or is left alone, while most memory is
+//! elsewhere.
 
 use ebb_e2e::account::{alone, need_root};
 use ebb_e2e::launch::Launch;
@@ -7,7 +8,7 @@ use ebb_e2e::{MIB, SMALL, TINY};
 use ebb_testing::{eventually, skip};
 use std::fs;
 
-/// A case with 16 MiB of its own, in half of that.
+/// Runs a case with 16 MiB of its own, in half of that.
 #[track_caller]
 fn case(arguments: &str) {
     case_in(TINY, arguments);
@@ -22,12 +23,12 @@ fn case_in(limit: u64, arguments: &str) {
     let launch = Launch::program("kinds", &format!("{name} {} {how}", size / MIB)).limit(limit);
     let outcome = launch.options("--report json").run();
     outcome.expect_line(&format!("{name}: ok"));
-    // What there is no room for has left at least once, but for what the brake allows.
+    // Pages without room have left at least once, except for those that the freezer allows.
     let no_room = (size - limit) / 4096;
     assert!(outcome.figure("pages_evicted") > no_room * 3 / 4, "little of it was ever out");
 }
 
-/// Guards are Linux 6.13's.
+/// Skips the test before Linux 6.13, which has the first guards.
 #[track_caller]
 fn need_guards() {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel has a release");
@@ -37,7 +38,7 @@ fn need_guards() {
     }
 }
 
-/// Readahead put pages over them: 49 of 64 were lost in one pass.
+/// Shows that readahead puts no pages over guards. Otherwise one pass loses 49 of 64 guards.
 #[test]
 fn guards_in_fresh_memory_are_not_read_ahead_over() {
     need_guards();
@@ -45,7 +46,7 @@ fn guards_in_fresh_memory_are_not_read_ahead_over() {
     case("guards instruction");
 }
 
-/// Look-around and loads did the same where stored pages lay under guards.
+/// Shows that look-around and loads put no pages over guards where stored pages lie under them.
 #[test]
 fn guards_over_stored_pages_hold_and_leave_zeros() {
     need_guards();
@@ -53,7 +54,8 @@ fn guards_over_stored_pages_hold_and_leave_zeros() {
     case("guards-over-data process");
 }
 
-/// Without the agent's help: the page map is looked at.
+/// Shows that guards hold that are installed by a raw system call. The agent does not see the call,
+/// so the pager reads the page map.
 #[test]
 fn guards_put_there_by_an_instruction_of_ones_own_hold() {
     need_guards();
@@ -65,11 +67,12 @@ fn areas_of_other_kinds() {
     case("areas-of-other-kinds");
 }
 
-/// How often to ask for huge pages.
+/// Number of attempts to get huge pages.
 const TRIES: u32 = 20;
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Has the kernel keep huge pages for a while, where that is permitted; nobody else does meanwhile.
+/// Makes the kernel reserve huge pages for a while, if that is permitted. No other test does so
+/// meanwhile.
 struct HugePages {
     before: String,
     _alone: fs::File,
@@ -101,7 +104,7 @@ impl Drop for HugePages {
     }
 }
 
-/// MiB in huge pages that `huge` had at first, and in the last area.
+/// Returns the MiB in huge pages that `huge` has at first, and in its last area.
 fn huge_mib(limit: Option<u64>) -> [u64; 2] {
     let launch = Launch::program("huge", "");
     let outcome = limit.map_or(launch.clone(), |bytes| launch.limit(bytes)).run();
@@ -112,10 +115,11 @@ fn huge_mib(limit: Option<u64>) -> [u64; 2] {
     figures.try_into().expect("two figures")
 }
 
-/// Until shortly before they are managed page by page. What there is by then is taken apart where it leaves, not before.
+/// Shows that memory stays in huge pages until shortly before it is managed page by page. The
+/// kernel splits existing huge pages only where pages leave.
 #[test]
 fn huge_pages_are_as_the_system_has_them_until_memory_is_short() {
-    // How many it makes depends on what is free in one piece just then.
+    // The number of huge pages depends on the memory that is free in one piece at that moment.
     let plain = || {
         let [first, last] = huge_mib(None);
         if first < 64 {
@@ -126,7 +130,7 @@ fn huge_pages_are_as_the_system_has_them_until_memory_is_short() {
     eventually("as many as without Ebb", || {
         let [plain_first, plain_last] = plain();
         let [first, last] = huge_mib(Some(1024 * MIB));
-        // All of it fits; areas beside each other are one to the kernel.
+        // All of the program fits, and the kernel merges neighbouring areas into one.
         first >= plain_first && last >= plain_last.min(32)
     });
     eventually("as many as without Ebb, in less memory", || {
@@ -137,7 +141,8 @@ fn huge_pages_are_as_the_system_has_them_until_memory_is_short() {
     });
 }
 
-/// Memory comes by 2 MiB at a time until it is managed, at 20 GiB a second.
+/// Shows that huge pages do not outrun the limit. Until it is managed, memory comes by 2 MiB at a
+/// time, at 20 GiB a second.
 #[test]
 fn huge_pages_do_not_outrun_the_limit() {
     for limit in [16, 160].map(|mib| mib * MIB) {
@@ -152,10 +157,10 @@ fn huge_pages_that_are_taken_apart_keep_every_word() {
     launch.env("HUGE_PAGES", "1").run().expect_line("torture: ok");
 }
 
-/// They were announced and registered, and the first touch waited for ever.
+/// Shows that hugetlb areas are not registered. If they are, the first fault waits for ever.
 #[test]
 fn huge_pages_are_left_alone() {
-    // Nobody else can lay them in.
+    // Only root can reserve huge pages.
     need_root();
     let Some(_reserved) = HugePages::reserve(4) else { skip("no room for four huge pages") };
     case("huge");
@@ -187,13 +192,15 @@ fn memory_that_is_read_only_or_closed_for_a_while() {
     case_in(SMALL, "read-only");
 }
 
-/// It was never managed, and the run was killed: the kernel fills no page of it through a userfaultfd.
+/// Shows that a private mapping of /dev/zero does not end the run. The kernel fills no page of it
+/// through a userfaultfd.
 #[test]
 fn private_memory_of_the_zero_device() {
     case("zero-device");
 }
 
-/// It cannot leave once it is there: filled as it was made, it ended the run.
+/// Shows that a code area without accesses takes no memory. Code cannot leave once it is present,
+/// so filling it on creation ends the run.
 #[test]
 fn code_that_nobody_has_touched_takes_no_memory() {
     case("code");

@@ -1,12 +1,13 @@
-//! The laboratory on several machines, as docs/lab-shards.md has it. What its `live` machine says a run will do is
-//! measured: `./test measure lab`.
+//! Tests the laboratory on several machines, as docs/lab-shards.md describes. `./test measure lab`
+//! compares the predictions of its `live` machine with a run.
 
 use std::fs;
 
 use ebb_e2e::same::need;
 use tempfile::TempDir;
 
-/// What docs/lab-shards.md says to type, here on one machine and of an experiment that takes no time.
+/// Shows that the commands of docs/lab-shards.md work, here on one machine and for a fast
+/// experiment.
 #[test]
 fn four_shards_under_gnu_parallel_are_one_run() {
     need("/usr/bin/parallel");
@@ -56,7 +57,7 @@ impl Shards {
         Self(folder)
     }
 
-    /// What a script prints, or says as it fails.
+    /// Returns the output of a script, or its errors if it fails.
     fn shell(&self, script: &str) -> Result<String, String> {
         let ebb = ebb_e2e::build::ebb().parent().expect("its folder");
         let mut shell = std::process::Command::new("bash");

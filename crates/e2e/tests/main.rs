@@ -1,5 +1,5 @@
-//! The end-to-end tests, one file for each theme. `./test e2e` runs each test in a process of its own; by hand:
-//! `cargo test -p ebb-e2e -- --test-threads=2 memory::`.
+//! The end-to-end tests, one file for each theme. `./test e2e` runs each test in a process of its
+//! own. By hand: `cargo test -p ebb-e2e -- --test-threads=2 memory::`.
 
 mod account;
 mod attach;

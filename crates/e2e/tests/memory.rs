@@ -1,5 +1,5 @@
-//! Kinds of memory, and the kernel or another process reaching into it, while most of it is
-//! elsewhere.
+//! Tests kinds of memory, and accesses by the kernel or another process, while most of the memory
+//! is elsewhere.
 
 use ebb_e2e::account::{may_look_up, need_locked};
 use ebb_e2e::launch::Launch;
@@ -8,7 +8,7 @@ use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::{eventually, skip};
 use rustix::fs::{Mode, OFlags};
 
-/// A case with 16 MiB of its own, in half of that.
+/// Runs a case with 16 MiB of its own, in half of that.
 #[track_caller]
 fn case(arguments: &str) {
     case_of(Launch::program("memory", arguments), arguments);
@@ -22,7 +22,8 @@ fn case_of(launch: Launch, name: &str) {
     outcome.expect_silence();
 }
 
-/// The same, with direct I/O. Files lie beside the compiled programs, because not every /tmp has that.
+/// Runs a case with direct I/O. Its files lie beside the compiled programs, because not every /tmp
+/// supports direct I/O.
 #[track_caller]
 fn case_of_direct_io(name: &str) {
     let folder = tempfile::tempdir_in(build::target()).expect("a folder");
@@ -38,7 +39,7 @@ fn python(program: &str) -> Launch {
     Launch::new(need("/usr/bin/python3")).args(["-c", program]).limit(40 * MIB)
 }
 
-/// Reads a little more than fits, in order, again and again, and checks every page.
+/// Reads a little more than fits, in order, repeatedly, and checks every page.
 const PASSES: &str = "
 memory = bytearray(40 << 20)
 for at in range(0, len(memory), 4096):
@@ -54,7 +55,7 @@ fn a_pass_over_memory_brings_back_what_lies_ahead() {
     let pass = |options: &str| {
         let outcome = python(PASSES).options("--report json").options(options).run();
         outcome.expect_line("same");
-        outcome.figure("rescued_ahead")
+        outcome.figure("reactivated_ahead")
     };
     eventually("a pass in which something comes back beside what is touched", || pass("") > 0);
     assert_eq!(pass("--set look_around=0"), 0);
@@ -65,19 +66,22 @@ fn wiped_on_fork() {
     case("wipe-on-fork 16");
 }
 
-/// Advice given beside a fork was taken for what that fork had gone by: a child lacked what was stored, or was given it.
+/// Shows that advice given during a fork applies to all of a child or to nothing. A child must not
+/// lack stored pages, nor get pages that the advice dropped.
 #[test]
 fn advice_that_changes_while_a_thread_forks_is_for_all_of_a_child_or_for_nothing() {
     case("advice-taken-back 16");
 }
 
-/// It waited for the fork that it had interrupted, for some seconds each time.
+/// Shows that a handler which gives advice during a fork does not wait for the fork that it has
+/// interrupted.
 #[test]
 fn a_handler_that_gives_advice_within_a_fork_does_not_wait_for_that() {
     case("advice-in-handler");
 }
 
-/// Between the count of forks and the note of whose one is, it took its own thread's for another's.
+/// Shows that such a handler does not wait at any step of a fork. Between the count of forks and
+/// the note of their thread it must not take its own fork for another thread's.
 #[test]
 fn a_handler_that_gives_advice_at_any_step_of_a_fork_does_not_wait_for_that() {
     case("advice-at-each-step 40");
@@ -190,8 +194,8 @@ fn everything_locked_for_a_while() {
     case("lock-all 16");
 }
 
-/// The pool was locked and full of pages that hold nothing, none could be discarded, and the run ended as
-/// out of memory.
+/// Shows that a program which locks all memory without the C library does not end the run. Pages of
+/// the pool that hold nothing must remain discardable.
 #[test]
 fn everything_locked_around_the_c_library() {
     need_locked(u64::MAX);
@@ -203,13 +207,15 @@ fn a_program_that_reads_all_of_its_address_space() {
     case("scan-self 16");
 }
 
-/// The handler waited for the thread that it had interrupted between taking and giving back the right to move.
+/// Shows that a signal handler may move memory. It must not wait for the thread that it has
+/// interrupted while that thread holds the right to move.
 #[test]
 fn a_handler_of_signals_that_moves_memory() {
     case("move-in-handler 16");
 }
 
-/// Some of what was filled so was never found, and one run in twenty beside busy programs was ended as out of memory.
+/// Shows that areas without any announcement are all found, even beside busy programs. Otherwise
+/// one run in twenty ends as out of memory there.
 #[test]
 fn areas_that_nobody_announces_are_found_all() {
     for _ in 0..3 {
@@ -217,7 +223,8 @@ fn areas_that_nobody_announces_are_found_all() {
     }
 }
 
-/// The hook moved the areas one by one, over each other, and said that it had.
+/// Shows that a move that the kernel refuses changes nothing. The hook must not move areas one by
+/// one and report success.
 #[test]
 fn a_move_that_the_kernel_refuses_changes_nothing() {
     case("move-refused 16");

@@ -1,4 +1,5 @@
-//! `ebb run --metrics`: the figures of a run over HTTP, for Prometheus, and for who means it no good.
+//! Tests `ebb run --metrics`: the figures of a run over HTTP, for Prometheus and for hostile
+//! clients.
 
 use ebb_e2e::MIB;
 use ebb_e2e::build::{ebb, root};
@@ -11,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// 40 MiB that go through 24, again and again, until there is a file.
+/// Passes over 40 MiB repeatedly, in a limit of 32, until a file exists.
 const PROGRAM: &str = r#"
 import os, sys
 area = bytearray(os.urandom(40 << 20))
@@ -24,7 +25,7 @@ print("well")
 
 struct Program {
     run: Running,
-    /// Where its figures are.
+    /// Address of the figures.
     at: String,
     folder: TempDir,
 }
@@ -47,7 +48,7 @@ impl Program {
     }
 }
 
-/// Where the figures are, by what the run has said.
+/// Returns the address of the figures from the output of the run.
 fn address(said: &str) -> String {
     let at =
         said.split_once("metrics at http://").and_then(|(_, rest)| rest.split_once("/metrics"));
@@ -70,7 +71,7 @@ fn try_ask(at: &str, request: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// Whether nothing is missing of it, and it is not that the pager had no time.
+/// Returns whether the answer is complete and is not the one of a pager without CPU.
 fn is_whole(request: &str, answer: &str) -> bool {
     if answer.starts_with("HTTP/1.1 503") {
         return false;
@@ -80,7 +81,7 @@ fn is_whole(request: &str, answer: &str) -> bool {
     request.starts_with("HEAD") || length.is_none_or(|length| length.parse() == Ok(body.len()))
 }
 
-/// Who is slower than the front permits is not answered, and asks again.
+/// Asks for a page. A client slower than the supervisor permits gets no answer, so this asks again.
 fn ask(at: &str, request: &str) -> String {
     eventually_some("a whole answer", || {
         try_ask(at, request).ok().filter(|answer| is_whole(request, answer))
@@ -131,8 +132,9 @@ fn the_figures_are_served_while_the_run_lasts_and_nothing_else_is() {
     eventually("the end of it with the run", || TcpStream::connect(&at).is_err());
 }
 
-/// Connections that say nothing, say half, say too much, or do not read: the next is answered all the same, the run goes on, and
-/// the front has no more of them than it may.
+/// Shows that hostile connections do no harm: silent ones, half requests, long requests and clients
+/// that do not read. The next client gets its answer, the run goes on, and the number of
+/// connections is bounded.
 #[test]
 fn who_connects_and_means_no_good_harms_nobody() {
     let program = Program::start();
@@ -140,7 +142,7 @@ fn who_connects_and_means_no_good_harms_nobody() {
     let mut held = Vec::new();
     for number in 0..120 {
         let mut stream = connect(at).expect("somebody listens");
-        // It may have been closed for the next one.
+        // The connection may have been closed for the next one.
         let _ = match number % 4 {
             0 => Ok(()),
             1 => stream.write_all(b"GET /metr"),
@@ -157,16 +159,18 @@ fn who_connects_and_means_no_good_harms_nobody() {
     };
     for _ in 0..20 {
         assert!(get(at, "/metrics").ends_with("# EOF\n"));
-        // Sixteen, the one that listens and that to the pager; one more while the pager is asked.
+        // Sixteen connections, the listener and the line to the pager; one more while the pager is
+        // asked.
         assert!(sockets() <= 19, "{}", sockets());
     }
-    // Nobody is kept for ever.
+    // Every connection ends in time.
     eventually("the end of all connections", || sockets() <= 2);
     drop(held);
     program.end();
 }
 
-/// Nothing of it is in the program, and nothing of the program's is kept for it: who reads its output sees its end.
+/// Shows that the program inherits no socket of the server. The supervisor keeps none of the
+/// program's streams, so a reader of its output sees the end.
 #[test]
 fn the_program_has_no_socket_and_its_output_ends_with_it() {
     let script =
@@ -202,7 +206,7 @@ fn an_address_that_will_not_do_starts_nothing() {
     }
 }
 
-/// Ends with the value.
+/// A child process that is killed on drop.
 struct Ending(Child);
 
 impl Drop for Ending {
@@ -212,14 +216,14 @@ impl Drop for Ending {
     }
 }
 
-/// The names of metrics in a text.
+/// Returns the names of metrics in a text.
 fn metrics(text: &str) -> BTreeSet<String> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let words = text.split(|letter| !is_part(letter)).filter(|word| word.starts_with("ebb_"));
     words.map(str::to_owned).collect()
 }
 
-/// All values under a key, however deep.
+/// Collects all values under a key, at any depth.
 fn values_of<'a>(value: &'a serde_json::Value, key: &str, found: &mut Vec<&'a str>) {
     match value {
         serde_json::Value::Object(map) => {
@@ -231,7 +235,7 @@ fn values_of<'a>(value: &'a serde_json::Value, key: &str, found: &mut Vec<&'a st
     }
 }
 
-/// Prometheus itself reads the figures, takes the rules, and answers what the dashboard asks.
+/// Shows that Prometheus reads the figures, accepts the rules, and answers the dashboard's queries.
 #[test]
 fn prometheus_reads_the_figures_and_knows_all_that_dashboard_and_rules_name() {
     let [promtool, prometheus] = ["/usr/bin/promtool", "/usr/bin/prometheus"].map(need);
@@ -271,7 +275,7 @@ fn prometheus_reads_the_figures_and_knows_all_that_dashboard_and_rules_name() {
 
     let query = |expression: &str| -> serde_json::Value {
         let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        // Version 1.0: the answer has no parts.
+        // With HTTP 1.0 the answer has no chunks.
         let request = format!("GET /api/v1/query?query={encoded} HTTP/1.0\r\nHost: {api}\r\n\r\n");
         let answer = try_ask(&api, &request).unwrap_or_default();
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);

@@ -1,4 +1,5 @@
-//! Ebb as people install it: the Debian package in a bare root, its manual and completions, the unit.
+//! Tests the installation of Ebb: the Debian package in a bare root, its manual and completions,
+//! the unit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +13,8 @@ use ebb_e2e::same::need;
 use ebb_testing::{HANG, skip};
 use tempfile::TempDir;
 
-/// What is there before Ebb: a C library, a shell and the commands that the test calls. Nothing of the machine's else.
+/// Packages that are installed before Ebb: a C library, a shell and the commands that the test
+/// calls. Nothing else of the machine is present.
 const BASE: [&str; 12] = [
     "libc6",
     "libgcc-s1",
@@ -43,7 +45,8 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Builds the package of the binary under test, which has no symbols there: to pack those takes a minute.
+/// Builds the package of the binary under test without symbols, because packing those takes a
+/// minute.
 fn package(folder: &Path) -> PathBuf {
     let plain = folder.join("ebb");
     done(Command::new("strip").arg("-o").arg(&plain).arg(ebb()));
@@ -53,7 +56,7 @@ fn package(folder: &Path) -> PathBuf {
     PathBuf::from(text(&output).trim())
 }
 
-/// A bare root, with what dpkg knows of it.
+/// Makes a bare root with dpkg's database.
 fn bare_root() -> TempDir {
     let place = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let at = |path: &str| place.path().join(path);
@@ -106,7 +109,7 @@ fn bare_root() -> TempDir {
     place
 }
 
-/// All that is in a root, but for dpkg's own books.
+/// Returns all files in a root, except dpkg's own database.
 fn files(place: &Path) -> BTreeSet<String> {
     let found = done(Command::new("find").arg(".").current_dir(place));
     text(&found)
@@ -116,10 +119,11 @@ fn files(place: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Namespaces of one's own.
+/// Options of unshare for new namespaces.
 const NEW: [&str; 4] = ["--mount", "--pid", "--fork", "--"];
 
-/// A shell's line in the root, with `/proc`, and `/dev` but for what others have in shared memory, and nothing else.
+/// Runs a shell's line in the root, with `/proc`, and with `/dev` without the shared memory of
+/// other programs.
 fn inside(place: &Path, line: &str) -> Output {
     let setup = "mount -t proc proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" && \
                  mount -t tmpfs none \"$0/dev/shm\" && exec chroot \"$0\" /bin/sh -c \"$1\"";
@@ -183,7 +187,8 @@ fn the_package_is_installed_in_a_bare_root_runs_there_and_leaves_nothing() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The pages come from the table of the options: each has them, and man takes each.
+/// Shows that each command has a manual page and that man accepts it. The pages come from the table
+/// of the options.
 #[test]
 fn the_manual_has_a_page_for_each_command() {
     need("/usr/bin/man");
@@ -236,7 +241,7 @@ fn shells_complete_commands_and_options() {
     }
 }
 
-/// What the unit's command line says is a run that works.
+/// Shows that the command line of the unit is a run that works.
 #[test]
 fn the_example_of_a_unit_is_one() {
     let unit = root().join("packaging/example.service");
@@ -256,7 +261,7 @@ fn the_example_of_a_unit_is_one() {
         .expect_silence();
 }
 
-/// The manager of services takes the unit.
+/// Shows that the service manager accepts the unit.
 #[test]
 fn the_example_of_a_unit_is_taken() {
     let analyze = need("/usr/bin/systemd-analyze");

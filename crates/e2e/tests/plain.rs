@@ -1,5 +1,5 @@
-//! The test programs themselves, run plainly: they pass on an ordinary kernel, and they notice a
-//! wrong word. What they say about Ebb is worth as much as this.
+//! Runs the test programs themselves plainly. They pass on an ordinary kernel, and they notice a
+//! wrong word. Their results about Ebb depend on that.
 
 use ebb_e2e::MIB;
 use ebb_e2e::account::may_look_up;
@@ -67,7 +67,7 @@ fn each_case_of_memory_passes_without_ebb() {
     }
 }
 
-/// What a tree holds is looked at while all of it stands still.
+/// Shows that the memory of a tree is counted once. The tree stands still while it is measured.
 #[test]
 fn the_memory_of_a_tree_is_counted_once() {
     let held = |arguments: &str| {

@@ -1,4 +1,4 @@
-//! Forks, threads, signals and endings while most of the program's memory is elsewhere.
+//! Tests forks, threads, signals and endings while most of the program's memory is elsewhere.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use ebb_testing::{eventually, eventually_is, skip};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// A case with 16 MiB of its own, in half of that.
+/// Runs a case with 16 MiB of its own, in half of that.
 #[track_caller]
 fn case(arguments: &str) {
     case_of("process", arguments);
@@ -35,7 +35,8 @@ fn fork_gives_the_child_a_snapshot() {
     case("fork-snapshot 16");
 }
 
-/// Its child ran with an area that nobody had registered, and lost what was taken out of it.
+/// Shows that a child keeps the pages of an area that came under management between the fork and
+/// its message. The child must not run with the area unregistered, or it loses stored pages.
 #[test]
 fn an_area_that_came_under_management_between_a_fork_and_its_message() {
     let outcome = Launch::program("process", "fork-new-areas 96").limit(SMALL).run();
@@ -52,20 +53,23 @@ fn forks_of_a_child_made_around_the_c_library() {
     case("raw-fork-fork 16");
 }
 
-/// The brake traces who outruns the limit, and the kernel attaches a child that asks for it to whoever traces its parent: it
-/// stood for ever, and its parent waited for it.
+/// Shows that a child which asks to be traced like its parent goes on. The freezer traces a process
+/// that outruns the limit. The kernel attaches such a child to the tracer of its parent, so the
+/// pager must let it go.
 #[test]
 fn a_child_that_is_to_be_traced_like_its_parent_goes_on() {
     case("traced-children 40");
 }
 
-/// Who was held in the middle of a move kept the right to change areas, and nothing was taken on until it was let go.
+/// Shows that a process frozen during a move does not block others. It must not keep the right to
+/// change areas until the freezer lets it go.
 #[test]
 fn who_is_held_while_it_moves_memory_holds_up_nobody() {
     case("moves-untold 3000");
 }
 
-/// Calls gave up with EINTR, or after a part, though no signal had come: `ebb stat` in a program that was held failed so.
+/// Shows that a freeze is invisible to a waiting call. No call may fail with EINTR or return a part
+/// without a signal.
 #[test]
 fn who_is_held_while_it_waits_does_not_notice() {
     if ebb_sys::cgroup::may_be_used_up() {
@@ -74,7 +78,7 @@ fn who_is_held_while_it_waits_does_not_notice() {
     let launch = Launch::program("waits", "2").limit(SMALL).options("--report json");
     eventually("a run in which it is held", || {
         let outcome = launch.run();
-        outcome.expect_line("waits: ok").figure("brake_us") > 0
+        outcome.expect_line("waits: ok").figure("freezer_us") > 0
     });
 }
 
@@ -83,8 +87,9 @@ fn a_stopped_child_holds_up_nobody() {
     case("stopped 32");
 }
 
-/// What it holds cool was taken for stock that reclaim could turn to, pages shared with it were to be
-/// copied for ever, and those the others had to themselves were never looked at.
+/// Shows that a stopped child which shares nearly all pages does not end the run. Reclaim must not
+/// rely on its standby pages, retry copies of pages shared with it for ever, or skip the private
+/// pages of others.
 #[test]
 fn a_stopped_child_that_shares_nearly_everything() {
     let outcome = Launch::program("process", "stopped 32").limit(24 * MIB).run();
@@ -117,8 +122,8 @@ fn a_robust_lock_of_a_dead_thread() {
     case_of("threads", "robust-lock 16");
 }
 
-/// A page that nine processes share is free only when the last of them has let it go, and each
-/// must have a copy of its own to do so.
+/// Shows that many children keep the limit. A page that nine processes share is free only when all
+/// nine have dropped it, and each needs a copy of its own for that.
 #[test]
 fn many_children_at_once_keep_the_limit() {
     case("many 16 8");
@@ -173,8 +178,9 @@ fn exec_from_a_thread() {
     case("exec-from-thread 16");
 }
 
-/// The agent opened a file in the program's table as memory moved: a number was not the lowest that is free, and who closed
-/// all others had the agent close what came in its place.
+/// Shows that the agent opens no file in the program's descriptor table as memory moves. The
+/// program relies on the lowest free number, and after closing all others the agent must not close
+/// its files.
 #[test]
 fn a_program_counts_on_its_descriptors_while_memory_moves() {
     case_of("threads", "lowest-descriptor 16");
@@ -216,7 +222,8 @@ fn forty_short_children() {
     outcome.expect_line("done");
 }
 
-/// Whatever of it is gone when the pager asks: its end of the connection, its address space, its number.
+/// Shows that a child killed while it joins causes no message. Its connection, its address space or
+/// its PID may be gone when the pager asks.
 #[test]
 fn a_child_that_is_killed_while_it_joins_is_no_news() {
     let script = r#"
@@ -257,7 +264,8 @@ fn a_crash_of_the_program() {
     Launch::program("process", "crash 16").limit(TINY).run().expect_code(128 + 11);
 }
 
-/// The hooks of `exec` took 6.3 KiB of stack, whether or not they had something to copy.
+/// Shows that a crash handler with a small stack can start another program. The hooks of `exec`
+/// must not take 6.3 KiB of stack when they have nothing to copy.
 #[test]
 fn a_crash_handler_with_little_stack_starts_another_program() {
     let outcome = Launch::program("process", "crash-reports 2048 24").limit(TINY).run();
@@ -267,7 +275,7 @@ fn a_crash_handler_with_little_stack_starts_another_program() {
 #[test]
 fn the_program_is_killed() {
     Launch::program("process", "signal 9 24").limit(TINY).run().expect_code(128 + 9);
-    // From outside too, while it works.
+    // The signal also comes from outside, while the program works.
     let mut run = Launch::program("torture", "0 1").limit(32 * MIB).start();
     run.wait_until("work of it", |run| run.root().find().anonymous() > 20 * MIB);
     let program = run.root().find().first().expect("a program");
@@ -288,7 +296,8 @@ fn a_signal_to_ebb_reaches_the_program() {
     }
 }
 
-/// The place that the handle was written to was read after the thread had unmapped it.
+/// Shows that the hook does not read the thread handle after a detached thread has unmapped its
+/// memory.
 #[test]
 fn detached_threads_that_free_their_own_job() {
     case_of("threads", "detached 16 2000");
@@ -299,7 +308,8 @@ fn threads_that_are_cancelled_or_exit_run_their_cleanups() {
     case_of("threads", "cancelled 16");
 }
 
-/// Their descriptors were noted by nobody; joined when these were out, they were waited for for ever.
+/// Shows that threads started before the agent are joined. Nothing has noted their descriptors, and
+/// a join must not wait for ever when these are out.
 #[test]
 fn threads_of_a_library_that_begins_before_the_agent() {
     let (_folder, library) = build::library_to_preload("early");
@@ -307,7 +317,7 @@ fn threads_of_a_library_that_begins_before_the_agent() {
     early.limit(TINY).run().expect_line("early: ok");
 }
 
-/// What there was no place for was left out without a word.
+/// Shows that pages that must stay are reported if there is no room to note them.
 #[test]
 fn more_pages_that_must_stay_than_can_be_noted() {
     let launch = Launch::program("threads", "pins 9000").limit(80 * MIB);
@@ -317,8 +327,8 @@ fn more_pages_that_must_stay_than_can_be_noted() {
     });
 }
 
-/// Nobody stands before those that the C library makes for itself, for timers, asynchronous reads and names looked up.
-/// They work, and the stacks of those that have ended are used again.
+/// Shows that threads which the C library starts without a hook work: for timers, asynchronous
+/// reads and name lookups. The stacks of ended threads are used again.
 #[test]
 fn threads_of_the_c_librarys_own() {
     case_of("threads", "inner-threads 16");

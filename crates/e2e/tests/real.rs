@@ -1,4 +1,4 @@
-//! Real programs in about half of the memory they take, or less: same output, same end.
+//! Runs real programs in about half of the memory they take, or less: same output, same end.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -16,7 +16,8 @@ use tempfile::TempDir;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Runs it plainly, then with so many MiB: same output and same status. Gives back the plain run.
+/// Runs the program plainly and with each limit in MiB, and compares output and status. Returns the
+/// plain run.
 #[track_caller]
 fn same_in(limits: &[u64], launch: &Launch) -> Outcome {
     let plain = launch.run();
@@ -114,7 +115,7 @@ fn redis_write(connection: &mut Connection, keys: &[u64], version: u64) {
     }
 }
 
-/// Reads every value in random order; `version` says which one each key must have.
+/// Reads every value in random order. `version` returns the version that each key must have.
 fn redis_check(connection: &mut Connection, seed: u64, version: impl Fn(u64) -> u64) {
     for key in Random::new(seed).order(REDIS_VALUES) {
         let answer = connection.redis(&[b"GET", format!("key:{key}").as_bytes()]);
@@ -132,8 +133,8 @@ fn redis_info(connection: &mut Connection, field: &str) -> String {
     line.unwrap_or_else(|| panic!("INFO has no {field}")).to_owned()
 }
 
-/// 10 MiB of values, each read back; a snapshot by fork while values change. Read again, the snapshot
-/// holds each value as it was at the fork.
+/// Writes 10 MiB of values, reads each, and takes a snapshot by fork while values change. If read
+/// again, the snapshot has each value as at the fork.
 fn redis_session(limit: Option<u64>, read_again: bool) {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let (server, mut connection) = redis(folder.path(), limit);

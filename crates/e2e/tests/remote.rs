@@ -1,4 +1,5 @@
-//! Pages in Redis: a program reads what it wrote, or dies with a word; whatever happens to the server.
+//! Tests pages in Redis: whatever happens to the server, a program reads its own data or dies with
+//! a message.
 
 use ebb_e2e::launch::{Launch, Outcome, Running};
 use ebb_e2e::redis::{Cluster, Redis};
@@ -13,11 +14,11 @@ const SIGBUS_CODE: i32 = 128 + 7;
 const OOM_CODE: i32 = 128 + 9;
 const REFUSED_CODE: i32 = 125;
 
-/// As `inject.rs` has it: pages that compress.
+/// Arguments for pages that compress, as in `inject.rs`.
 const VERIFY: &str = "48 1 5 2 32";
 
-/// What Ebb says of a server that takes longer than an answer may, as one does on a host that stops
-/// for seconds.
+/// Ebb's message about a server that takes longer than an answer may. A host that stops for seconds
+/// causes this, too.
 const SILENT: &str = "it does not answer";
 
 fn verify(swap: &str) -> Launch {
@@ -26,7 +27,7 @@ fn verify(swap: &str) -> Launch {
         .options(&format!("--report json --swap {swap}"))
 }
 
-/// Runs it when the servers answer.
+/// Runs the launch, again if the servers do not answer yet.
 fn run(launch: &Launch) -> Outcome {
     eventually_some("a start", || Some(launch.run()).filter(|outcome| !is_too_early(outcome)))
 }
@@ -39,7 +40,7 @@ fn plainly(program: &str, arguments: &str) -> String {
     Launch::program(program, arguments).run().text()
 }
 
-/// A program that fills so many pages with noise, says so, waits for a file, and checks them all.
+/// Fills a number of pages with random bytes, reports that, waits for a file, and checks all pages.
 const WAITS: &str = "
 import mmap, os, select, sys
 pages, go = int(sys.argv[1]), sys.argv[2]
@@ -56,14 +57,14 @@ wrong = sum(hash(area[n * 4096:(n + 1) * 4096]) != sums[n] for n in range(pages)
 os.write(1, b'wrong %d\\n' % wrong)
 ";
 
-/// One of these under way, that is told to go on by `go`.
+/// A running program that fills and checks pages; the file `go` makes it continue.
 struct Waiting {
     run: Running,
     folder: tempfile::TempDir,
 }
 
 impl Waiting {
-    /// It begins to fill.
+    /// Starts the program, which begins to fill.
     fn begin(swap: &str) -> Self {
         let folder = tempfile::TempDir::with_prefix("ebb-remote-").expect("a folder");
         let go = folder.path().join("go");
@@ -72,7 +73,7 @@ impl Waiting {
         Self { run: launch.limit(30 * MIB).options(&options).start(), folder }
     }
 
-    /// It is filled.
+    /// Starts the program and waits until it has filled its pages.
     fn start(swap: &str) -> Self {
         eventually_some("a start", || {
             let mut this = Self::begin(swap);
@@ -93,7 +94,7 @@ impl Waiting {
     }
 }
 
-/// A tier's figure in the report.
+/// Returns a figure of the tier from the report.
 fn of_redis(outcome: &Outcome, name: &str) -> u64 {
     let (_, tier) = outcome.stderr.split_once("\"name\":\"redis\"").expect("the tier is reported");
     let (_, rest) = tier.split_once(&format!("\"{name}\":")).expect("with the figure");
@@ -101,7 +102,8 @@ fn of_redis(outcome: &Outcome, name: &str) -> u64 {
     digits.parse().expect("a number")
 }
 
-/// What Ebb said beside its report, but for a server that was silent for a while.
+/// Returns Ebb's messages beside its report, except those about a server that was silent for a
+/// while.
 fn words(outcome: &Outcome) -> Vec<&str> {
     let silence = |line: &&str| {
         line.starts_with("ebb: tier redis: ")
@@ -112,7 +114,7 @@ fn words(outcome: &Outcome) -> Vec<&str> {
     said.filter(|line| !silence(line)).collect()
 }
 
-/// Nothing went wrong with the server, but that it was silent for a while.
+/// Checks that the server had no errors except for silence.
 #[track_caller]
 fn expect_no_errors(outcome: &Outcome) {
     assert_eq!(words(outcome), [""; 0]);
@@ -137,7 +139,7 @@ fn programs_get_their_pages_back_and_leave_no_keys() {
                 assert!(
                     of_redis(&outcome, "reads") > 1000 && of_redis(&outcome, "read_mean_ns") > 0
                 );
-                // Faults are told by what they found.
+                // Faults are reported by their kind.
                 let found = |kind: &str| outcome.stderr.contains(&format!("\"kind\":\"{kind}\""));
                 assert!(found("remote") && !found("file"), "{}", outcome.stderr);
             }
@@ -172,7 +174,8 @@ fn torture_over_a_server() {
     }
 }
 
-/// It reads all of it right when the server goes on.
+/// Shows that a server that pauses costs only time. The program reads all pages right when the
+/// server continues.
 #[test]
 fn a_server_that_pauses_only_costs_time() {
     let server = Redis::start(&[]);
@@ -189,7 +192,7 @@ fn a_server_that_pauses_only_costs_time() {
     assert_eq!(figure("ebb_redis_bytes"), figure("ebb_redis_pages") * 4096, "{stat}");
     let silent = waiting.run.stderr().contains(SILENT);
     assert!(silent || figure("ebb_redis_errors") == 0, "{stat}");
-    // All that it reads is counted, and how long that took.
+    // All reads are counted, with their total time.
     let _ = (figure("ebb_redis_reads"), figure("ebb_redis_read_us"));
     let is_silent =
         |waiting: &Waiting, before: usize| waiting.run.stderr().matches(SILENT).count() > before;
@@ -200,7 +203,7 @@ fn a_server_that_pauses_only_costs_time() {
     server.signal("CONT");
     let outcome = waiting.go();
     assert_eq!(outcome.expect_code(0).text(), "filled\nwrong 0\n");
-    // While it fills, too.
+    // The server also pauses while the program fills.
     let mut waiting = Waiting::begin(&url);
     eventually("some pages", || server.keys().len() > 64 || waiting.run.ended());
     server.signal("STOP");
@@ -215,7 +218,8 @@ fn a_server_that_pauses_only_costs_time() {
     server.expect_no_keys();
 }
 
-/// A receive with a time limit ends with EINTR when its thread is stopped and goes on, as job control and freezers do.
+/// Shows that a pager stopped during a wait for an answer waits on. A receive with a time limit
+/// ends with EINTR when its thread is stopped and continued, as job control and freezers do.
 #[test]
 fn who_is_stopped_while_it_waits_for_an_answer_waits_on() {
     let (server, cluster) = (Redis::start(&[]), Cluster::start());
@@ -223,14 +227,15 @@ fn who_is_stopped_while_it_waits_for_an_answer_waits_on() {
     for swap in [server.patient_url(), cluster.url()] {
         let outcome = eventually_some("a start", || {
             let mut run = verify(&swap).start();
-            let front = run.pid();
+            let supervisor = run.pid();
             let pager = eventually_some("the pager, or the end", || {
                 let tree = run.root().find();
-                let pager = tree.ebb.iter().find(|&&pid| pid != front).copied();
+                let pager = tree.ebb.iter().find(|&&pid| pid != supervisor).copied();
                 pager.map(Some).or_else(|| run.ended().then_some(None))
             });
             eventually("its end", || {
-                // More often than is looked. Whoever has ended meanwhile is not there to be told.
+                // The signals are more frequent than the checks. A process that has ended meanwhile
+                // gets none.
                 for signal in [Signal::STOP, Signal::CONT].repeat(16) {
                     pager.and_then(Pid::from_raw).map(|pager| kill_process(pager, signal));
                     give_time(Duration::from_millis(1));
@@ -246,7 +251,7 @@ fn who_is_stopped_while_it_waits_for_an_answer_waits_on() {
     cluster.expect_no_keys();
 }
 
-/// What it had is gone: who needs a page of it dies of that.
+/// Shows that a server that comes back empty kills the program when it needs a lost page.
 #[test]
 fn a_server_that_comes_back_empty_kills_who_needs_its_pages() {
     for encrypt in ["remote", "none"] {
@@ -263,7 +268,7 @@ fn a_server_that_comes_back_empty_kills_who_needs_its_pages() {
     }
 }
 
-/// One that stays away is waited for as long as was said.
+/// Shows that a server that stays away is given up after the configured wait.
 #[test]
 fn a_server_that_stays_away_is_given_up() {
     let mut server = Redis::start(&[]);
@@ -284,7 +289,7 @@ fn a_server_that_stays_away_is_given_up() {
 
 #[test]
 fn something_else_under_a_key_is_noticed() {
-    // All pages, but not the key of the run. Says how many they are.
+    // Damages all pages but not the key of the run. Returns the number of pages.
     const DAMAGE: &str = "local keys = redis.call('keys', '*{*'); \
         for _, key in ipairs(keys) do redis.call('setrange', key, 99, '##') end; return #keys";
     for encrypt in ["remote", "none"] {
@@ -337,7 +342,8 @@ fn two_runs_share_a_server() {
     server.expect_no_keys();
 }
 
-/// Killed while one run writes, with what was written last not older than a moment.
+/// Shows that a cluster loses nothing when a master dies while a run writes. The latest writes are
+/// only a moment old.
 #[test]
 fn a_cluster_loses_nothing_when_a_master_dies() {
     let mut cluster = Cluster::start();
@@ -374,7 +380,7 @@ fn what_will_not_do_starts_nothing() {
         (format!("redis://:sesame@{address}?nothing"), "\"nothing\" is no option"),
         (format!("redis://:sesame@{address},ram"), "put ram first"),
         (drops.url(), "set maxmemory-policy noeviction"),
-        // A server without TLS says nothing to who begins with that.
+        // A server without TLS sends nothing to a client that begins with TLS.
         (format!("rediss://:sesame@{address}"), SILENT),
     ] {
         let folder = tempfile::TempDir::new().expect("a folder");

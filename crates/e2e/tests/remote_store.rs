@@ -1,4 +1,4 @@
-//! Pages in a Redis server: they come back as they were, or an error does.
+//! Tests a store in a Redis server: a page comes back as it was, or an error does.
 
 #[path = "../../store/tests/common/mod.rs"]
 mod common;
@@ -16,11 +16,11 @@ use std::time::Duration;
 
 const WITH_AND_WITHOUT: [Encrypt; 2] = [Encrypt::Remote, Encrypt::None];
 
-/// What a store says of a server that takes longer than an answer may, as one does on a host that
-/// stops for seconds.
+/// The store's message about a server that takes longer than an answer may. A host that stops for
+/// seconds causes this, too.
 const SILENT: &str = "it does not answer";
 
-/// What a store has said.
+/// Messages of a store.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<String>>>);
 
@@ -43,7 +43,7 @@ fn try_open(tiers: &str, encrypt: Encrypt) -> Result<(Store, Said), StoreError> 
     Store::open(&parse_tiers(tiers).expect("tiers"), &options).map(|store| (store, said))
 }
 
-/// Opens it when the servers answer; with what it says.
+/// Opens a store when the servers answer. Returns it with its messages.
 fn open_and_hear(tiers: &str, encrypt: Encrypt) -> (Store, Said) {
     eventually_some("an open store", || match try_open(tiers, encrypt) {
         Err(error) if error.to_string().contains(SILENT) => None,
@@ -55,7 +55,7 @@ fn open(tiers: &str, encrypt: Encrypt) -> Store {
     open_and_hear(tiers, encrypt).0
 }
 
-/// What a refusal says.
+/// Returns the reason why a store is refused.
 fn refused(tiers: &str) -> String {
     eventually_some("a refusal", || match try_open(tiers, Encrypt::Remote) {
         Ok(_) => panic!("{tiers} was taken"),
@@ -67,7 +67,7 @@ fn pages(range: std::ops::Range<u32>) -> Vec<(u32, Page)> {
     range.map(|n| (n, page(u64::from(n), 1 + u64::from(n % 15)))).collect()
 }
 
-/// Puts pages when there is room for them: numbers become free with their keys.
+/// Puts pages as soon as there is room. A slot becomes free only when its key is removed.
 fn put_in_the_end(store: &Store, pages: &[(u32, Page)]) {
     eventually("room", || try_put(store, pages).iter().all(Result::is_ok));
 }
@@ -108,7 +108,7 @@ fn pages_come_back_and_their_keys_go() {
             assert_eq!(stats.encrypted, encrypt == Encrypt::Remote);
             assert_eq!(stats.errors > 0, said.has(SILENT), "{stats:?}: {:?}", said.lines(""));
             assert!(stats.read_times.is_some_and(|times| times.mean_ns > 0), "{stats:?}");
-            // A key for each, and one for the run.
+            // Each page has a key, and the run has one.
             let one_each = || {
                 eventually("a key for each", || {
                     let before = of(&store).pages;
@@ -149,7 +149,7 @@ fn what_is_there_is_not_what_was_written() {
     assert!(!text().contains("xxx"), "and not otherwise");
 }
 
-/// Something else under a page's key, for whatever reason, is noticed.
+/// Shows that wrong contents of a page's key are noticed, whatever their cause.
 #[test]
 fn planted_moved_and_missing_pages_are_noticed() {
     let server = Redis::start(&[]);
@@ -176,7 +176,7 @@ fn planted_moved_and_missing_pages_are_noticed() {
             (5, Err(StoreError::Read { source, .. })) => {
                 assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
             }
-            // Without encryption only the page counts.
+            // Without encryption only the contents of the page count.
             (6, Ok(page)) if encrypt == Encrypt::None => assert!(page == all[6].1),
             (6, Err(StoreError::Read { .. })) if encrypt == Encrypt::Remote => {}
             (slot, Ok(page)) if !(1..=3).contains(&slot) && slot != 5 => {
@@ -185,7 +185,7 @@ fn planted_moved_and_missing_pages_are_noticed() {
             (slot, other) => panic!("{encrypt:?}, slot {slot}: {:?}", other.map(|_| "a page")),
         };
         (0..64).for_each(|slot| check(slot, get(&store, slot)));
-        // Read together, one bad page takes no other along.
+        // In a batch of reads one bad page does not affect the others.
         store.start_batch(&(0..64).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
         complete(&store, 64).into_iter().for_each(|(token, result)| check(token as u32, result));
         put(&store, &[all[1], all[5]]);
@@ -203,7 +203,7 @@ fn a_replayed_page_is_noticed() {
             let key = server.keys().into_iter().find(|key| key.ends_with("}:0")).expect("a key");
             server.ask(&["copy", &key, "kept", "replace"]);
             store.remove(SlotId(1));
-            // None is where the server did not answer in time.
+            // No page is stored if the server did not answer in time.
             eventually("the other page", || {
                 try_put(&store, &[(1, page(2, 9))])[0].is_ok() || store.stats().tiers[0].errors > 0
             });
@@ -237,7 +237,8 @@ fn a_full_tier_is_full_and_says_so() {
     }
     let full = said.lines("tier redis: full: 127.0.0.1:");
     assert!(full.len() == 1, "{:?}", said.lines(""));
-    // Until what it did not take is forgotten.
+    // Removing the keys of refused writes lets the tier take writes again, so this repeats until
+    // they are removed.
     eventually("no room", || {
         try_put(&store, &pages(3000..3064));
         !store.has_room()
@@ -355,7 +356,7 @@ fn a_server_that_stays_away_is_given_up() {
     let errors = try_put(&store, &pages(100..102));
     assert!(matches!(errors[..], [Err(StoreError::Write { .. }), Err(_)]), "{errors:?}");
 
-    // Back and empty: what it had is lost, what is written from now on is not.
+    // The server is back and empty. Its old pages are lost, but new pages are not.
     server.restart();
     put_in_the_end(&store, &pages(200..203));
     let read = |slot| {
@@ -369,7 +370,7 @@ fn a_server_that_stays_away_is_given_up() {
     assert!(error.to_string().contains("its key is gone"), "{error}");
 }
 
-/// A certificate of 127.0.0.1, and the authority that says so.
+/// Creates a certificate of 127.0.0.1 and the authority that signs it.
 fn certificates(folder: &Path) {
     let openssl = |words: &str| {
         let mut openssl = Command::new("openssl");
@@ -417,7 +418,7 @@ fn a_server_behind_tls_is_trusted_by_its_certificate_alone() {
     }
     drop(store);
     server.expect_no_keys();
-    // The name has to be right as well.
+    // The host name has to be right, too.
     let why = refused(&format!("rediss://localhost:{tls_port}?ca={}", file("ca.pem")));
     assert!(why.contains("certificate"), "{why}");
 }
@@ -437,7 +438,8 @@ fn two_runs_do_not_meet() {
     }
 }
 
-/// A page leaves memory only when a replica has it too: one that does not answer is waited for.
+/// Shows that a page leaves memory only when a replica has it, too. The store waits for a replica
+/// that does not answer.
 #[test]
 fn a_replica_that_does_not_keep_up_is_waited_for() {
     let master = Redis::start(&["--repl-diskless-sync-delay", "0"]);
@@ -445,7 +447,7 @@ fn a_replica_that_does_not_keep_up_is_waited_for() {
     eventually("a replica", || master.ask(&["info", "replication"]).contains("state=online"));
     let url = format!("{}?replicas=1&wait=2", master.url());
     let (store, said) = open_and_hear(&url, Encrypt::Remote);
-    // One that has been silent for ten seconds is none, which is said.
+    // A replica that is silent for ten seconds counts as lost, and the store reports that.
     let is_alone = || said.has("has 0 replicas");
     put_in_the_end(&store, &pages(0..64));
     assert!(replica.keys().len() >= 65 || is_alone(), "it has them when the write ends");
@@ -462,13 +464,14 @@ fn a_replica_that_does_not_keep_up_is_waited_for() {
     }
     put_in_the_end(&store, &pages(200..264));
     assert!(get(&store, 263).expect("get") == pages(263..264)[0].1);
-    // One that has gone is missed by nobody, after that was said.
+    // The store does not wait for a lost replica after the report.
     drop(replica);
     put_in_the_end(&store, &pages(300..301));
     assert!(is_alone(), "{:?}", said.lines(""));
 }
 
-/// The server may yet carry out what it did not answer: over something else, if its key had been used again.
+/// Shows that a key without an answer to its write is not used again. The server may still carry
+/// out that write, over other contents.
 #[test]
 fn a_key_whose_write_was_not_answered_is_not_used_again() {
     let server = Redis::start(&[]);
@@ -497,7 +500,7 @@ fn a_key_whose_write_was_not_answered_is_not_used_again() {
     remove(0..64);
     put(&store, &pages(100..164));
     assert!(groups().is_disjoint(&first), "{first:?} again");
-    // Those whose writes were answered are: all of them, unless the host stops.
+    // Keys whose writes were answered are used again. These are all keys, unless the host stops.
     eventually("a group again", || {
         let second = groups();
         remove(100..164);
@@ -506,7 +509,8 @@ fn a_key_whose_write_was_not_answered_is_not_used_again() {
     });
 }
 
-/// MOVED and ASK: a part of the slots goes from one node to another while pages are read and written.
+/// Shows that MOVED and ASK are followed. Some of the cluster's slots move to another node while
+/// pages are read and written.
 #[test]
 fn slots_that_move_are_followed() {
     let cluster = Cluster::start();
@@ -560,7 +564,7 @@ fn a_cluster_has_pages_on_all_nodes_and_goes_on_when_a_master_dies() {
     all.chunks(64).for_each(|batch| put(&store, batch));
     let masters = cluster.masters();
     assert!(masters.iter().all(|&at| cluster.nodes[at].keys().len() > 1), "all have some");
-    // What was acknowledged a moment ago has to be on its replica, too.
+    // Even the latest acknowledged page must be on its replica.
     let late = pages(3000..3064);
     put(&store, &late);
     cluster.lose(masters[0]);

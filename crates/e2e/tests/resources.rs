@@ -392,7 +392,7 @@ fn another_mount_namespace_is_entered() {
     need_root();
     alike("$run nsenter --mount=/proc/$$/ns/mnt echo in");
     let enters = "import ctypes, os; libc = ctypes.CDLL(None); fd = os.open('/proc/self/ns/mnt', os.O_RDONLY); \
-                  child = os.fork(); print(libc.setns(fd, 0x20000), flush=True); child and os.waitpid(child, 0)";
+                  child = os.fork(); child and os.waitpid(child, 0); print(libc.setns(fd, 0x20000), flush=True)";
     need("/usr/bin/python3");
     alike(&format!("$run /usr/bin/python3 -c \"{enters}\""));
 }

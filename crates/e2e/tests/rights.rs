@@ -1,5 +1,6 @@
-//! Who may do what: `ebb` of an ordinary user, set up as the README and `ebb doctor` say, and what such an
-//! `ebb` must not be made to do. Everything is done through a login shell of an account made for it.
+//! Tests permissions: the `ebb` of an ordinary user, set up as the README and `ebb doctor` say, and
+//! attacks that such an `ebb` must resist. Everything runs in a login shell of an account made for
+//! the test.
 
 use std::fs;
 use std::io::Write;
@@ -11,14 +12,14 @@ use ebb_e2e::account::Account;
 use ebb_e2e::build;
 use ebb_e2e::launch::{Launch, Outcome, Running};
 use ebb_e2e::same::need;
-use ebb_pager::{Config, FrontMessage, ReportFormat};
+use ebb_pager::{Config, ReportFormat, SupervisorMessage};
 use ebb_testing::skip;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// Rounds of `ebb doctor` until nothing that it requires is missing.
+/// Largest number of rounds of `ebb doctor` until no required feature is missing.
 const ROUNDS_MAX: usize = 4;
 
-/// An account whose `ebb` may run.
+/// Makes an account whose `ebb` may run.
 fn able() -> Account {
     need("/usr/bin/setfacl");
     need("/usr/sbin/setcap");
@@ -27,7 +28,7 @@ fn able() -> Account {
     account
 }
 
-/// A program of the folder in 16 MiB; its report is in JSON, on standard error.
+/// Runs a program of the account's folder in 16 MiB, with a JSON report on standard error.
 fn in_little(account: &Account, command: &str) -> Outcome {
     account.run(&format!("{} run --memory-max 16M --report json -- {command}", account.ebb()))
 }
@@ -43,8 +44,8 @@ fn expect_paged(outcome: &Outcome, text: &str) {
     assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
 }
 
-/// The probe of the page map opened a file of its own process, which is root's where the program has file
-/// capabilities.
+/// Shows that the README's recipe works for an ordinary user. The probe of the page map must not
+/// open a file of its own process. That file is root's if the program has file capabilities.
 #[test]
 fn the_readmes_recipe_works_for_an_ordinary_user() {
     let account = able();
@@ -55,7 +56,7 @@ fn the_readmes_recipe_works_for_an_ordinary_user() {
     assert_eq!(outcome.expect_code(0).text(), "CapEff:\t0000000000000000\n", "handed on");
 }
 
-/// Root has no such limit.
+/// Shows that too few processes are reported. Root has no such limit.
 #[test]
 fn too_few_processes_are_told() {
     let account = able();
@@ -73,7 +74,8 @@ fn too_few_processes_are_told() {
     assert!(refused > 0);
 }
 
-/// Its files in /proc are root's from then on.
+/// Shows that a program that makes itself undumpable is served. From then on root owns its files in
+/// /proc.
 #[test]
 fn a_program_that_makes_itself_undumpable_is_served_for_an_ordinary_user() {
     let account = able();
@@ -81,8 +83,8 @@ fn a_program_that_makes_itself_undumpable_is_served_for_an_ordinary_user() {
     expect_paged(&in_little(&account, &command), "undumpable: ok\n");
 }
 
-/// Nothing of a child that was born hidden can be opened: its pages that were cool could be read by nobody, and the run ended
-/// as out of memory.
+/// Shows that the child of a hidden process reads its inherited pages. Nothing of such a child can
+/// be opened in /proc, so its standby pages need another way out, or the run ends as out of memory.
 #[test]
 fn the_child_of_a_hidden_process_reads_what_it_inherited() {
     let account = able();
@@ -92,7 +94,8 @@ fn the_child_of_a_hidden_process_reads_what_it_inherited() {
     assert_eq!(outcome.text(), "hidden: ok\n", "{}", outcome.stderr);
 }
 
-/// The daemon's parent could be told by nobody: what it passes on was not known, and the run was killed for it.
+/// Shows that a daemon of a hidden process reads its inherited pages. The pager cannot identify the
+/// daemon's parent in /proc, and the run must not be killed for that.
 #[test]
 fn a_daemon_of_a_hidden_process_reads_what_it_inherited() {
     let account = able();
@@ -104,8 +107,8 @@ fn a_daemon_of_a_hidden_process_reads_what_it_inherited() {
     assert_eq!(word, "hidden-daemon: ok\n", "{}", outcome.stderr);
 }
 
-/// Such a child has capabilities that its user lacks, and counted as one that may not be looked into: what was cool of it
-/// could be read by nobody.
+/// Shows that children in user namespaces of their own are paged. Such a child has capabilities
+/// that its user lacks, but its standby pages must stay readable.
 #[test]
 fn children_in_user_namespaces_of_their_own_are_paged_for_an_ordinary_user() {
     let account = able();
@@ -116,7 +119,8 @@ fn children_in_user_namespaces_of_their_own_are_paged_for_an_ordinary_user() {
     expect_paged(&outcome, "new-user: ok\n");
 }
 
-/// No right but the user's own is used to put the agent in: at the start, and where others start it.
+/// Shows that the agent gets into static Go programs with the user's own rights only, at the start
+/// and where others start them.
 #[test]
 fn static_programs_of_go_are_paged_for_an_ordinary_user() {
     let account = able();
@@ -135,7 +139,8 @@ fn static_programs_of_go_are_paged_for_an_ordinary_user() {
     }
 }
 
-/// It hid itself before it could be told from its relatives, and what was cool of it could be read by nobody.
+/// Shows that a child which hides itself first has joined before. Otherwise the pager cannot tell
+/// it from the processes of its fork group, and cannot read its standby pages.
 #[test]
 fn a_child_that_hides_itself_first_has_joined_before() {
     let account = able();
@@ -143,7 +148,8 @@ fn a_child_that_hides_itself_first_has_joined_before() {
     expect_paged(&outcome, "hides-first: ok\n");
 }
 
-/// Each command that `ebb doctor` names is typed as it stands.
+/// Shows that an ordinary user can run after an administrator has typed each command that `ebb
+/// doctor` names, unchanged.
 #[test]
 fn who_does_what_the_doctor_says_can_run() {
     need("/usr/bin/setfacl");
@@ -168,8 +174,9 @@ fn who_does_what_the_doctor_says_can_run() {
     panic!("{}", account.run(&format!("{} doctor", account.ebb())).text());
 }
 
-/// The right to trace lets whoever has it go through /proc/PID/cwd past folders that are closed to the user. It was in effect in
-/// every command but `run`, and in that until its files were open.
+/// Shows that no command opens files that are closed to the user. With CAP_SYS_PTRACE a process can
+/// follow /proc/PID/cwd past closed folders. So it must not be in effect in any command, nor in
+/// `run` before its files are open.
 #[test]
 fn no_command_opens_for_an_ordinary_user_what_is_closed_to_that_one() {
     let account = able();
@@ -209,7 +216,7 @@ fn no_command_opens_for_an_ordinary_user_what_is_closed_to_that_one() {
     assert_eq!(fs::read_to_string(file("existing")).expect("root's"), "the secret line\n");
 }
 
-/// A process with a secret, which a thief's memory is to be taken for: see attack.c.
+/// Starts a process with a secret, whose memory the thief claims as its own: see attack.c.
 fn victim(account: &Account, start: impl FnOnce(&str) -> Launch) -> (Running, String) {
     let meeting = account.path("meeting");
     fs::create_dir(&meeting).expect("a folder to meet in");
@@ -220,7 +227,7 @@ fn victim(account: &Account, start: impl FnOnce(&str) -> Launch) -> (Running, St
     (run, number)
 }
 
-/// The thief says that the victim is its agent, from the first moment that anything can be said.
+/// Runs the thief, which claims from its first message on that the victim is its agent.
 fn steal(account: &Account, victim: &str) -> Outcome {
     let forge = account.copy(&build::library("forge"), "forge.so");
     let attack = account.path("attack").display().to_string();
@@ -231,7 +238,8 @@ fn steal(account: &Account, victim: &str) -> Outcome {
     in_little(account, &format!("sh -c '{script}'"))
 }
 
-/// The pager read by a number that the program could write, with a right that its user has not.
+/// Shows that the memory of root's process cannot be read. The pager must not read, with
+/// CAP_SYS_PTRACE, a process by a PID that the program can write.
 #[test]
 fn the_memory_of_a_process_of_roots_cannot_be_had() {
     let account = able();
@@ -241,7 +249,7 @@ fn the_memory_of_a_process_of_roots_cannot_be_had() {
     expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
 }
 
-/// A setuid program that the user started is not theirs to look into either.
+/// Shows that the memory of a setuid program cannot be read, though the user has started it.
 #[test]
 fn the_memory_of_a_setuid_program_cannot_be_had() {
     let account = able();
@@ -255,7 +263,8 @@ fn the_memory_of_a_setuid_program_cannot_be_had() {
     expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
 }
 
-/// Nor is a setgid program's, which acts for a group that the user is not of.
+/// Shows that the memory of a setgid program cannot be read. It acts for a group that the user does
+/// not belong to.
 #[test]
 fn the_memory_of_a_setgid_program_cannot_be_had() {
     let account = able();
@@ -269,7 +278,7 @@ fn the_memory_of_a_setgid_program_cannot_be_had() {
     expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
 }
 
-/// A process of the user's that greets as what it is not.
+/// Starts a process of the user that sends a false hello.
 fn impostor(account: &Account, words: &str) -> Launch {
     let script = account.copy(&build::script("impostor.py"), "impostor.py");
     let python = need("/usr/bin/python3").display();
@@ -277,7 +286,8 @@ fn impostor(account: &Account, words: &str) -> Launch {
     account.shell(&line)
 }
 
-/// Pages would be put into the one process and looked for in the other.
+/// Shows that the userfaultfd of another process is refused. Pages would be put into the one
+/// process and looked for in the other.
 #[test]
 fn the_userfaultfd_of_another_process_is_refused() {
     let account = able();
@@ -287,7 +297,8 @@ fn the_userfaultfd_of_another_process_is_refused() {
     assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
 }
 
-/// The connection is still that process's, which is not the user's to look into any more.
+/// Shows that a process which has become a setuid program is not read. The connection is still its
+/// own, but the user may no longer read it.
 #[test]
 fn who_has_become_a_setuid_program_is_not_looked_into() {
     let account = able();
@@ -304,7 +315,8 @@ fn who_has_become_a_setuid_program_is_not_looked_into() {
     assert_eq!(outcome.expect_code(128 + 9).text(), "exec: acts as 0\n", "{}", outcome.stderr);
 }
 
-/// Processes of a run that want its pager to wait for ever, or to take what is not theirs: see harass.c.
+/// Shows that no process of a run can make the pager wait for ever, or take resources of others:
+/// see harass.c.
 #[test]
 fn no_process_of_a_run_keeps_the_others_from_joining() {
     for what in ["full", "drained", "others", "forged", "asks"] {
@@ -313,8 +325,8 @@ fn no_process_of_a_run_keeps_the_others_from_joining() {
     }
 }
 
-/// What an attacker does with the files of the run `$1` that is not theirs; says what succeeded,
-/// and ends when there is `$2`.
+/// Attacks the files of run `$1`, which belongs to another user. Prints each success, and ends when
+/// file `$2` exists.
 const MEDDLE: &str = r#"
 cd /tmp
 for folder in ebb-$1-*; do
@@ -349,7 +361,8 @@ os.remove('ebb-$1-0123456789abcdef/socket')
 os.rmdir('ebb-$1-0123456789abcdef')"
 "#;
 
-/// Root's run goes on, answers, and takes new processes in, whatever another user does where its files are.
+/// Shows that root's run goes on, answers, and takes new processes in, whatever another user does
+/// beside its files.
 #[test]
 fn the_files_of_another_users_run_cannot_be_meddled_with() {
     let account = Account::new();
@@ -357,7 +370,7 @@ fn the_files_of_another_users_run_cannot_be_meddled_with() {
     fs::write(&script, MEDDLE).expect("a script");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
     let verify = build::program("verify").display().to_string();
-    // It goes on when something is written to the pipe.
+    // The program continues when a line is written to the pipe.
     let (gate, end) = (account.path("gate"), account.path("end"));
     mknodat(CWD, &gate, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     let mut gate_end = fs::File::options().read(true).write(true).open(&gate).expect("its end");
@@ -365,17 +378,18 @@ fn the_files_of_another_users_run_cannot_be_meddled_with() {
     let launch = Launch::new("sh").args(words).arg(&gate).arg(&verify).limit(16 * ebb_e2e::MIB);
     let mut victim = launch.env("XDG_RUNTIME_DIR", "/tmp").start();
     victim.wait_for("begun");
-    let front = victim.pid();
-    let meddle = format!("sh {} {front} {}", script.display(), end.display());
+    let supervisor = victim.pid();
+    let meddle = format!("sh {} {supervisor} {}", script.display(), end.display());
     let mut meddler = account.shell(&meddle).start();
     meddler.wait_for("done");
-    let stat = Launch::new(build::ebb()).args(["stat", &front.to_string()]).run();
+    let stat = Launch::new(build::ebb()).args(["stat", &supervisor.to_string()]).run();
     assert!(stat.expect_code(0).text().contains("ebb_nr_limit"), "{}", stat.text());
     fs::write(&end, "").expect("a file");
     assert_eq!(meddler.finish().text(), "done\n");
-    // Nor can its limit be changed, and it is in no list but its user's.
+    // The user cannot change the run's limit either, and the run is only in the list of its own
+    // user.
     let ebb = account.copy(build::ebb(), "ebb");
-    let set = account.shell(&format!("{ebb} set {front} memory.max=8M")).run();
+    let set = account.shell(&format!("{ebb} set {supervisor} memory.max=8M")).run();
     set.expect_code(1);
     assert!(set.stderr.contains("no run of yours"), "{}", set.stderr);
     assert_eq!(account.shell(&format!("{ebb} ps")).run().text().lines().count(), 1);
@@ -385,7 +399,8 @@ fn the_files_of_another_users_run_cannot_be_meddled_with() {
     outcome.expect_silence();
 }
 
-/// Some programs start with rights of their own, and take no agent; others only cannot be read.
+/// Shows that programs that start with rights of their own, and take no agent, are refused with a
+/// message. Programs that only cannot be read run.
 #[test]
 fn programs_with_rights_of_their_own_are_refused_with_a_word() {
     let account = able();
@@ -408,7 +423,7 @@ fn programs_with_rights_of_their_own_are_refused_with_a_word() {
     refused(&capable, "has capabilities");
     let hidden = account.copy(&build::program("verify"), "hidden");
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o711)).expect("chmod");
-    // The files of such a process in /proc are root's.
+    // Root owns the files of such a process in /proc.
     let outcome = in_little(&account, &format!("{hidden} 48 1"));
     assert_eq!(outcome.expect_code(0).text(), right_answer());
     assert!(outcome.stderr.contains("could not join"), "{}", outcome.stderr);
@@ -416,7 +431,8 @@ fn programs_with_rights_of_their_own_are_refused_with_a_word() {
     assert_eq!(root.expect_code(0).text(), right_answer());
 }
 
-/// Of root's a setgid file changes the rights, too; a file with capabilities does not.
+/// Shows that root is refused a setgid file of root, because it changes the rights. A file with
+/// capabilities does not change root's rights.
 #[test]
 fn programs_with_rights_of_their_own_are_refused_to_root_where_they_change_them() {
     need("/usr/sbin/setcap");
@@ -437,7 +453,7 @@ fn programs_with_rights_of_their_own_are_refused_to_root_where_they_change_them(
     run(&capable).expect_code(0);
 }
 
-/// The first message of a front that nobody at `ebb` wrote.
+/// Returns a supervisor's first message that `ebb` itself did not write.
 fn start_message(folder: &Path) -> Vec<u8> {
     let config = Config {
         memory_max_bytes: 16 << 20,
@@ -449,10 +465,11 @@ fn start_message(folder: &Path) -> Vec<u8> {
         report_to: ebb_pager::ReportTo::File(folder.join("report")),
         ..Config::default()
     };
-    serde_json::to_vec(&FrontMessage::Start(Box::new(config))).expect("JSON")
+    serde_json::to_vec(&SupervisorMessage::Start(Box::new(config))).expect("JSON")
 }
 
-/// What a pager believes must not depend on who started it: that can be made to look right.
+/// Shows that a forged supervisor gains nothing. The pager's trust must not depend on its starter,
+/// because an attacker can forge that.
 #[test]
 fn a_front_of_an_attackers_own_gains_nothing() {
     let account = able();
@@ -463,13 +480,13 @@ fn a_front_of_an_attackers_own_gains_nothing() {
     fs::write(account.path("start"), start_message(&meeting)).expect("the message");
     let agent = account.home().join("agent.so").display().to_string();
     in_little(&account, &format!("sh -c 'cp ${{LD_PRELOAD%%:*}} {agent}'")).expect_code(0);
-    let (front, forge) = (
+    let (supervisor, forge) = (
         account.copy(&build::script("front.py"), "front.py"),
         account.copy(&build::library("forge"), "forge.so"),
     );
     let words = [
         need("/usr/bin/python3").display().to_string(),
-        front,
+        supervisor,
         account.ebb(),
         account.path("start").display().to_string(),
         agent,
@@ -485,7 +502,7 @@ fn a_front_of_an_attackers_own_gains_nothing() {
     assert!(report["pages_evicted"].as_u64() > Some(1000), "it was paged: {report}");
 }
 
-/// The pager of a run serves who started it, and nobody else.
+/// Shows that a pager serves only the program that started it.
 #[test]
 fn a_pager_refuses_a_front_that_is_another_program() {
     let account = able();
@@ -494,7 +511,8 @@ fn a_pager_refuses_a_front_that_is_another_program() {
     assert!(outcome.stderr.contains("started by `ebb run`"), "{}", outcome.stderr);
 }
 
-/// Root attaches to a process of a user, who sees in its maps where the socket of root's run is.
+/// Shows that a user's process joins root's run by attach, but the user cannot change the run. The
+/// user sees the path of the run's socket in the maps of the process.
 #[test]
 fn a_process_of_another_user_joins_and_its_user_may_not_change_the_run() {
     const ASK: &str = r#"
@@ -509,7 +527,7 @@ for kind, text in [(2, b""), (4, b"detach"), (4, b"memory.max=1073741824")]:
     line.send(struct.pack("=4I2Q", 0x31424245, 6, kind, 0, 0, 0) + text)
     print(struct.unpack("=2I", line.recv(64)) == (0x31424245, 1))
 "#;
-    // Says its number, and goes through its pages until there is a file.
+    // Prints its PID and passes over its pages until a file exists.
     const PROGRAM: &str = r#"
 import mmap, os, sys
 pages = 64 * 256

@@ -1,4 +1,4 @@
-//! `ebb set`: what a run may have changes while it lasts.
+//! Tests `ebb set`, which changes the limits of a run while it lasts.
 
 use ebb_e2e::MIB;
 use ebb_e2e::account::need_locked;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;
 
-/// What the programs below begin with: their own memory, and how they change what they may have.
+/// Beginning of the programs below: functions for their own memory and for changes of their limits.
 const PROLOGUE: &str = r#"
 import ctypes, mmap, os, select, subprocess, sys
 MIB, PAGE = 1 << 20, 4096
@@ -101,7 +101,7 @@ print("well")
     );
 }
 
-/// Less than cannot leave is asked for: the run is not ended for it, and has what it had.
+/// Shows that a limit below the locked memory is taken back. The run goes on with its old limit.
 #[test]
 fn a_limit_that_cannot_be_had_is_taken_back() {
     need_locked(48 * MIB);
@@ -123,7 +123,7 @@ print("well")
     );
 }
 
-/// One that is far from its limit has nothing under management.
+/// Shows that a run far from its limit, with nothing under management, reaches a lower limit.
 #[test]
 fn a_run_far_from_its_limit_comes_near_a_lower_one() {
     run(
@@ -157,7 +157,8 @@ print("well")
     );
 }
 
-/// What is not used leaves, of a program that waits for no page. `./test measure` has how much is waited for what is used.
+/// Shows that unused memory leaves and the program waits for no page. `./test measure` measures the
+/// wait for used pages.
 #[test]
 fn the_limit_that_keeps_the_pressure_at_its_target_is_found() {
     let script = r#"
@@ -174,7 +175,7 @@ print("well")
     let mut run = launch.options("--pressure-target 5%").start();
     run.wait_for("filled");
     let program = run.root().find().first().expect("a program");
-    // From outside: what looks must not wait for pages in the tree.
+    // The questions come from outside, because a process of the tree would wait for pages itself.
     let ask = |words: &[&str]| {
         let asked = Command::new(ebb()).args(words).output().expect("ebb runs");
         assert!(asked.status.success(), "{words:?}: {}", String::from_utf8_lossy(&asked.stderr));
@@ -188,7 +189,7 @@ print("well")
     };
     eventually("the limit comes down", || limit().is_some_and(|limit| limit < 80 * MIB));
     ask(&["set", &pid, "memory.max=200M"]);
-    // It is given time to be changed.
+    // Gives the search time to change the limit again, which it must not do.
     give_time(Duration::from_millis(2500));
     assert_eq!(limit(), Some(200 * MIB), "who says a limit has it");
     send(program, Signal::USR1);

@@ -1,4 +1,4 @@
-//! Keys typed at a terminal: they mean the same with Ebb and without.
+//! Tests keys typed at a terminal: they have one effect with Ebb and without.
 
 use ebb_e2e::SMALL;
 use ebb_e2e::build::{ebb, program, script};
@@ -13,7 +13,7 @@ fn scenario(name: &str, command: &[&str]) {
     let run = vec![ebb.as_str(), "run", "--memory-max", &limit, "--"];
     let exec = vec![ebb.as_str(), "run", "--exec", "--memory-max", &limit, "--"];
     for before in [vec![], run, exec] {
-        // The status of a program that a key ends is a signal, not a code, where the program is who was started.
+        // If the started process is the program, a key ends it with a signal and not with a code.
         if name == "key_ends_plain_program" && (before.is_empty() || before.contains(&"--exec")) {
             continue;
         }
@@ -58,7 +58,7 @@ fn the_program_reads_what_is_typed() {
     scenario("typing", &[&process(), "copy", "48"]);
 }
 
-/// The pager was stopped by SIGTTOU, and the front waited for it for ever.
+/// Shows that SIGTTOU does not stop the pager, for which the supervisor would wait for ever.
 #[test]
 fn a_report_to_a_terminal_that_takes_nothing_from_the_background() {
     scenario("tostop", &["echo", "hello"]);

@@ -1,10 +1,12 @@
-//! A run that spends most of its time waiting for pages says so, once; others never do.
+//! Tests that a run which spends most of its time waiting for pages reports it once, and other runs
+//! never do.
 
 use ebb_e2e::MIB;
 use ebb_e2e::launch::Launch;
 use tempfile::TempDir;
 
-/// Both until the one has said so. `./test measure` has how much it says would be enough.
+/// Both programs run until the first has reported thrashing. `./test measure` measures the size
+/// named as enough.
 #[test]
 fn thrashing_is_said_once_and_only_of_who_thrashes() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("a folder");

@@ -1,4 +1,5 @@
-//! Programs that look into others, or are made to be looked into: debuggers, tracers, sanitizers.
+//! Tests programs that inspect others, or are built to be inspected: debuggers, tracers,
+//! sanitizers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +10,7 @@ use ebb_e2e::{MIB, SMALL, build};
 use ebb_testing::skip;
 use tempfile::TempDir;
 
-/// A program that fills 40 MiB and adds it up, built with one more flag.
+/// Builds a program that fills 40 MiB and adds them up, with one more compiler flag.
 fn filler(folder: &TempDir, flag: &str) -> PathBuf {
     built(folder, "filler.c", flag)
 }
@@ -31,7 +32,8 @@ fn programs_with_address_sanitizer_run() {
     launch.run().expect_line(SUM);
 }
 
-/// Its process had stopped the agent, for one in the middle of a batch, and waited for a page for ever.
+/// Shows that the leak sanitizer can check more memory than the limit. Its process stops all
+/// threads, and must not wait for a page from an agent stopped in a batch.
 #[test]
 fn leak_sanitizer_looks_at_more_than_the_limit() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -51,7 +53,7 @@ fn programs_with_thread_sanitizer_are_paged() {
     launch.limit(32 * MIB).run().expect_line(SUM);
 }
 
-/// Its client took the agent, whose thread valgrind cannot play.
+/// Shows that a program under valgrind runs without the agent, whose thread valgrind cannot run.
 #[test]
 fn a_program_under_valgrind_runs_on_by_itself() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -65,7 +67,7 @@ fn a_program_under_valgrind_runs_on_by_itself() {
 #[test]
 fn a_debugger_runs_a_program_and_is_run_around_it() {
     if ebb_sys::cgroup::may_be_used_up() {
-        // It polls when its program ends, whose signal is pending then (docs/limits.md).
+        // The debugger polls when its program ends, and a signal is pending then (docs/limits.md).
         skip("a control group limits CPU time: a signal in a system call may use it up");
     }
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -91,7 +93,8 @@ fn a_tracer_is_run_around_a_program() {
     launch.run().expect_line(SUM);
 }
 
-/// The kernel refuses it to a process of two threads, with an error that says nothing.
+/// Shows that a refused user namespace is explained. The kernel refuses it to a process of two
+/// threads with an error that does not say why.
 #[test]
 fn a_user_namespace_is_refused_with_a_word() {
     let outcome = Launch::new(need("/usr/bin/unshare")).args(["-r", "true"]).limit(SMALL).run();
@@ -101,7 +104,7 @@ fn a_user_namespace_is_refused_with_a_word() {
         "{}",
         outcome.stderr
     );
-    // Others are for root.
+    // Other namespaces need root.
     let code = i32::from(!rustix::process::getuid().is_root());
     Launch::new("unshare").args(["-m", "true"]).limit(SMALL).run().expect_code(code);
 }

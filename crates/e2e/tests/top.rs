@@ -1,6 +1,6 @@
-//! `ebb top` in a terminal of 80x24: what it shows, what its keys do, and how it leaves.
+//! Tests `ebb top` in a terminal of 80x24: what it shows, what its keys do, and how it leaves.
 
-use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
+use ebb_agent::protocol::{HELLO_STAT, Hello, MAGIC, VERSION};
 use ebb_e2e::MIB;
 use ebb_e2e::build::ebb;
 use ebb_e2e::launch::{Launch, Running, send};
@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A terminal that tmux keeps, with a shell in it that knows where `$ebb` is.
+/// A terminal of tmux with a shell that has `$ebb`.
 struct Terminal {
     name: String,
 }
@@ -35,7 +35,7 @@ impl Terminal {
     fn tmux(&self, words: &[&str]) -> String {
         let mut tmux = Command::new("tmux");
         tmux.args(["-L", &self.name]).args(words).env("LC_ALL", "C.UTF-8").env_remove("TMUX");
-        // What the server is started with is its sessions' too.
+        // The sessions inherit the environment of the tmux server.
         tmux.env("ebb", ebb());
         let output = tmux.output().expect("tmux runs");
         let error = String::from_utf8_lossy(&output.stderr);
@@ -43,18 +43,19 @@ impl Terminal {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A command, typed.
+    /// Types a command.
     fn run(&self, command: &str) {
         self.tmux(&["send-keys", "-l", command]);
         self.key("Enter");
     }
 
-    /// A key by its name.
+    /// Presses a key by its name.
     fn key(&self, name: &str) {
         self.tmux(&["send-keys", name]);
     }
 
-    /// What is drawn now, which may be half of a screen: what is to be on it is waited for, all at once.
+    /// Returns the present screen. It may be half drawn, so a test waits until all expected text is
+    /// there at once.
     fn screen(&self) -> String {
         self.tmux(&["capture-pane", "-p"])
     }
@@ -76,7 +77,7 @@ impl Terminal {
         self.wait_for(text, |screen| screen.contains(text))
     }
 
-    /// Whether it is there within a hundred looks.
+    /// Returns whether the condition holds within a hundred checks.
     fn soon(&self, is_there: impl Fn(&str) -> bool) -> bool {
         (0..100).any(|_| {
             give_time(Duration::from_millis(20));
@@ -84,7 +85,7 @@ impl Terminal {
         })
     }
 
-    /// What the terminal is set to: its modes, and whether a screen beside the usual one is shown.
+    /// Returns the state of the terminal: its modes, and whether the alternate screen is shown.
     fn state(&self) -> (String, String) {
         let (end, modes) = (unique("stty"), "stty -g");
         self.run(&format!("{modes}; echo '{end}'"));
@@ -102,13 +103,13 @@ impl Drop for Terminal {
     }
 }
 
-/// A word that nothing else says.
+/// Returns a word that occurs nowhere else.
 fn unique(word: &str) -> String {
     static WORDS: AtomicU32 = AtomicU32::new(0);
     format!("{word}-{}", WORDS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// 48 MiB that go through 32, and a child, for as long as is needed.
+/// Passes over 48 MiB in a limit of 32, with a child, until it is ended.
 const PROGRAM: &str = r#"
 import mmap, os, select, signal, sys
 def fill(mib):
@@ -156,7 +157,7 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     terminal.wait_for("the run and its limit", |screen| {
         ["COMMAND", &pid, "32.0M"].iter().all(|text| screen.contains(text))
     });
-    // Other runs of this user may be there, too.
+    // Other runs of this user may be in the list, too.
     let chosen = |screen: &str| {
         let line = screen.lines().find(|line| line.starts_with('>')).unwrap_or_default();
         line.trim_start_matches('>').split_ascii_whitespace().next().map(str::to_owned)
@@ -172,7 +173,7 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
         };
         if own != at {
             terminal.key(if own > at { "Down" } else { "Up" });
-            // Another is chosen, unless the list has changed meanwhile.
+            // Another run is chosen, unless the list has changed meanwhile.
             let before = chosen(&screen);
             terminal.soon(|screen| chosen(screen) != before);
         }
@@ -188,17 +189,17 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
         let figures = ["of 32.0M", "faults/s", "ages  ", "map of", "visible"];
         figures.iter().all(|figure| screen.contains(figure))
             && screen.matches("python3").count() > 2
-            // 52 MiB and what Python has in 32: at least a third is stored.
+            // Of 52 MiB and Python's own memory in 32, at least a third is stored.
             && stored(screen, "ram ") + stored(screen, "file ") > 15.0
     });
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
-    // It waits: some of its faults load.
+    // The program waits, so some of its faults load pages.
     terminal.wait_for("loads", |screen| {
         let line = screen.lines().find(|line| line.starts_with("faults/s")).unwrap_or_default();
         !line.contains("ram 0  file 0")
     });
 
-    // Where less has left in time than could, which is said for a while, it is typed again.
+    // If too few pages left in time, `ebb top` says so for a while, and the key is pressed again.
     for (key, before, after, bytes) in
         [("+", "32.0M", "36.0M", 36 * MIB), ("-", "36.0M", "31.5M", 63 * MIB / 2)]
     {
@@ -225,7 +226,7 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     });
 
     terminal.key("Enter");
-    // The area of 48 MiB, with what was mapped beside it.
+    // The area of 48 MiB, with other mappings merged into it.
     let is_large = |line: &&str| {
         let size = line.split_ascii_whitespace().nth(2).and_then(|size| size.strip_suffix('M'));
         size.and_then(|size| size.parse::<f64>().ok()).is_some_and(|size| size >= 48.0)
@@ -243,7 +244,7 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     terminal.key("?");
     terminal.wait_for_text("Ctrl-C");
     terminal.key("?");
-    // The other process is chosen: its map is another.
+    // The other process is chosen, so the map is another.
     let shown =
         |screen: &str| chosen(screen).filter(|of| screen.contains(&format!("map of {of}:")));
     let first = shown(&terminal.wait_for("one that is chosen", |screen| shown(screen).is_some()));
@@ -253,7 +254,7 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     terminal.key("Escape");
     terminal.wait_for_text("COMMAND");
     terminal.key("q");
-    // Said by what was typed before: what is typed now may be read by `ebb top` still.
+    // The shell command typed before prints this. `ebb top` may still read keys that are typed now.
     terminal.wait_for_text(&format!("{end} 0"));
     assert_eq!(terminal.state(), before);
 }
@@ -278,14 +279,14 @@ fn a_terminal_of_any_size_is_drawn_on() {
 
 #[test]
 fn a_run_that_ends_while_it_is_looked_at_says_so() {
-    // The word of it stays for a while: where the host stops for longer it is not seen.
+    // The message stays for a while. If the host stops for longer, the test cannot see it.
     eventually("the list, with a word", || {
         let (run, terminal) = (program(), Terminal::new());
         let pid = run.pid();
         terminal.run(&top(&format!("--delay 0.3 {pid}")));
         terminal.wait_for_text("map of");
         drop(run);
-        // Other runs are asked for the list, which may take longer.
+        // The list asks other runs, which may take longer.
         let word = format!("run {pid} has ended");
         let is_there = |screen: &str| screen.contains(&word) || screen.contains("COMMAND");
         let is_said = terminal.wait_for("the word, or the list", is_there).contains(&word);
@@ -294,7 +295,8 @@ fn a_run_that_ends_while_it_is_looked_at_says_so() {
     });
 }
 
-/// A colour is 30 to 37, 40 to 47 or beyond 90; the list has none of its own.
+/// Returns whether the text has a colour: 30 to 37, 40 to 47 or beyond 90. The list has no colour
+/// of its own.
 fn has_colour(text: &str) -> bool {
     text.split("\x1b[").skip(1).filter_map(|rest| rest.split_once('m')).any(|(codes, _)| {
         let numbers = codes.split(';').filter_map(|code| code.parse::<u32>().ok());
@@ -314,7 +316,7 @@ fn colours_are_left_out_where_they_are_not_wanted() {
         let drawn = terminal.tmux(&["capture-pane", "-p", "-e"]);
         assert_eq!(has_colour(&drawn), coloured, "{environment}: {drawn:?}");
         terminal.key("q");
-        // What is typed before may be read by `ebb top` still.
+        // `ebb top` may still read keys that are typed now.
         terminal.wait_for_text(&format!("{end} 0"));
     }
 }
@@ -328,12 +330,12 @@ fn the_terminal_is_as_it_was_however_it_ends() {
         terminal.run(&format!("{}; echo {end} $?", top(options)));
         end
     };
-    // Of no other test, of another process neither.
+    // No other test or process has these options.
     let options = format!("--delay 7.{:07}", std::process::id());
     let process = || {
         let found = Command::new("pgrep").args(["-f", &format!("top {options}")]).output();
         let text = String::from_utf8_lossy(&found.expect("pgrep runs").stdout).into_owned();
-        // The shell that was told to start it has the same words.
+        // The shell that starts it has these words in its command line, too.
         let pids = text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
         let is_top = |pid: &i32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "ebb\n")
@@ -359,7 +361,7 @@ fn the_terminal_is_as_it_was_however_it_ends() {
     assert_eq!(terminal.state(), before);
 }
 
-/// Also where the hang-up is ignored, as in what is started in the background: it went on for ever.
+/// Shows that `ebb top` ends with its terminal, even if SIGHUP is ignored, as in a background job.
 #[test]
 fn it_ends_with_its_terminal() {
     for ignoring in ["", "trap '' HUP; "] {
@@ -400,22 +402,21 @@ fn what_is_no_terminal_is_refused_with_what_to_do_instead() {
     }
 }
 
-/// The socket of a run.
+/// Returns the socket of a run.
 fn socket_of(run: &Running) -> PathBuf {
     folders_of(run.pid()).first().expect("a folder").join("socket")
 }
 
-/// A question to a run.
+/// Sends a question to a run.
 fn ask(socket: &Path, request: &str) -> Socket {
-    let greeting =
-        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
+    let hello = Hello { magic: MAGIC, version: VERSION, kind: HELLO_STAT, ..Hello::default() };
     let line = eventually_some("room for a line", || Socket::connect_now(socket).expect("a line"));
-    let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
+    let message = [&hello.to_bytes()[..], request.as_bytes()].concat();
     line.send(&message, &[]).expect("it is taken");
     line
 }
 
-/// What it says to that.
+/// Returns the answer to a question.
 fn hear(line: &Socket) -> std::io::Result<String> {
     assert!(line.is_ready_within(HANG), "no answer in {HANG:?}");
     let mut bytes = vec![0; 64 << 10];
@@ -423,10 +424,11 @@ fn hear(line: &Socket) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
 }
 
-/// So many may wait.
+/// Answer of a run when too many questions wait.
 const REFUSED: &str = "error: too many";
 
-/// What a run says of itself, with the areas of a process; asked for again where too many ask.
+/// Returns a run's view of itself, with the areas of a process. Asks again if too many questions
+/// wait.
 fn view_of(socket: &Path, areas_of: u32) -> View {
     let text = eventually_some("a view", || {
         let text = hear(&ask(socket, &format!("{VIEW} {areas_of}"))).expect("an answer");
@@ -435,8 +437,8 @@ fn view_of(socket: &Path, areas_of: u32) -> View {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What is told of a process that waits, when all that was to be done for it is done: its pages by
-/// place, by area and by part add up to what the kernel and the store count.
+/// Shows that the view of an idle process adds up. Its pages by location, by area and by part equal
+/// the counts of the kernel and the store.
 #[test]
 fn what_is_seen_of_a_run_adds_up() {
     let script = PROGRAM.replace("if os.fork() == 0:", "if True:");
@@ -451,7 +453,7 @@ fn what_is_seen_of_a_run_adds_up() {
     eventually_is("what does not add up", vec![], || wrong_in(&view_of(&socket, pid)));
 }
 
-/// What is not as it is to be of one process that has filled 52 MiB in 32.
+/// Returns the wrong figures in the view of one process that has filled 52 MiB in 32.
 fn wrong_in(view: &View) -> Vec<String> {
     let process = &view.processes[0];
     let pages = process.pages;
@@ -463,7 +465,7 @@ fn wrong_in(view: &View) -> Vec<String> {
     let all = [
         ("52 MiB were filled", pages.all() > 52 * 256),
         ("32 of them fit", pages.stored() > 20 * 256),
-        // What is not managed, and the pool.
+        // The difference is memory that is not managed, and the pool.
         (
             "what is resident",
             resident <= process.resident_bytes + MIB && resident + 8 * MIB > process.resident_bytes,
@@ -483,8 +485,8 @@ fn wrong_in(view: &View) -> Vec<String> {
     wrong.map(|(what, _)| format!("{what}: {view:?}")).collect()
 }
 
-/// Questions that nobody hears the answers of, more than may wait, do not keep the run from answering others, or from
-/// taking children in.
+/// Shows that unread answers, more than may wait, do not block a run. It still answers other
+/// clients and takes children in.
 #[test]
 fn who_asks_and_does_not_listen_holds_nobody_up() {
     let script = "import os, subprocess, sys\nprint('ready', flush=True)\nblock = bytearray(60 << 20)\n\
@@ -507,7 +509,7 @@ fn who_asks_and_does_not_listen_holds_nobody_up() {
     let _deaf: Vec<Socket> = (0..40).map(|_| ask(&socket, VIEW)).collect();
     let stat = Launch::new(ebb()).arg("stat").arg(run.pid().to_string()).run();
     stat.expect_code(0);
-    // Whoever listens is told as soon as it is their turn, or that too many ask.
+    // A client that reads gets its answer in turn, or a message that too many ask.
     assert_eq!(view_of(&socket, 0).limit_bytes, 48 * MIB);
     std::fs::write(&end, "").expect("a file");
     run.wait_for("well");

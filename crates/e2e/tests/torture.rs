@@ -1,5 +1,5 @@
-//! Eight threads that verify every word while the address space changes at random, in half and in
-//! a quarter of the memory; once for long, and shorter with other seeds.
+//! Runs eight threads that verify every word while the address space changes at random. The limits
+//! are half and a quarter of the memory. One run is long, and shorter runs use other seeds.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use ebb_e2e::same::need;
 use ebb_testing::give_time;
 use rustix::process::Signal;
 
-/// Every word is right.
+/// Runs `torture` and checks that every word is right.
 #[track_caller]
 fn torture(seconds: u64, seed: u64, limit: u64) {
     let launch = Launch::program("torture", &format!("{seconds} {seed}"));
@@ -30,14 +30,14 @@ fn other_seeds_in_a_quarter_of_the_memory() {
     }
 }
 
-/// Agents that wait for a processor answer late, and are not for that taken for dead.
+/// Shows that agents which wait for a CPU, and so answer late, do not count as dead.
 #[test]
 fn on_a_machine_with_other_things_to_do() {
     let _busy = Busy::start(2);
     torture(2, 2, 24 * MIB);
 }
 
-/// Forks with much memory in many areas, and writes to what it shares.
+/// Forks with much memory in many areas, and writes to the shared pages.
 const FORKS: &str = "
 import mmap, os
 areas = [mmap.mmap(-1, 128 << 10, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(500)]
@@ -60,7 +60,7 @@ fn a_child_has_all_of_many_areas() {
     python.limit(40 * MIB).run().expect_line("well");
 }
 
-/// Fills much more than the limit again and again, and gives it back in one call.
+/// Fills much more than the limit repeatedly, and frees it in one call.
 const LARGE: &str = "
 import mmap
 for turn in range(4):
@@ -83,7 +83,8 @@ fn with_plenty_nothing_changes() {
     torture(3, 6, 1024 * MIB);
 }
 
-/// Longer than any wait that ended something was, in the middle of forks and of changes of the address space.
+/// Shows that a freeze longer than any time limit of Ebb ends nothing, in the middle of forks and
+/// mapping changes.
 #[test]
 fn a_frozen_control_group_ends_nothing() {
     let group = Group::new("freezer", "freezer.state", "THAWED");

@@ -1,4 +1,5 @@
-//! Memory that Ebb sees and does not manage: it counts, is told of once, and ends the run where that is wanted.
+//! Tests memory that Ebb sees but does not manage. It counts, is reported once, and ends the run if
+//! the user wants that.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +18,7 @@ use tempfile::TempDir;
 
 const LIMIT: u64 = 64 * MIB;
 
-/// Where the word is by which what a test has started is to end.
+/// A file whose creation ends the programs that a test has started.
 struct Word(TempDir);
 
 impl Word {
@@ -34,18 +35,18 @@ impl Word {
     }
 }
 
-/// A script whose `$0` is a program, and `$1` where the word is.
+/// Starts a script with `$0` as a program and `$1` as the path of the file.
 fn script(text: &str, program: PathBuf, word: &Word) -> Launch {
     Launch::new("sh").args(["-c", text]).arg(program).arg(word.path())
 }
 
-/// Waits until a run's figures have so many bytes.
+/// Waits until a run's figures contain so many bytes.
 fn wait_until_held(run: &mut Running, bytes: u64) {
     let held = |run: &Running| stat(run.pid(), "nr_anon_pages").is_some_and(|n| n * 4096 >= bytes);
     run.wait_until("its memory in its figures", held);
 }
 
-/// Three static programs of 24 MiB, which stay until all of them count.
+/// Runs three static programs of 24 MiB, which stay until all of them count.
 fn static_programs() -> Outcome {
     let word = Word::new();
     let three = "for n in 1 2 3; do \"$0\" own 24 0 \"$1\" & done; wait";
@@ -63,7 +64,8 @@ fn lines_with<'a>(outcome: &'a Outcome, text: &str) -> Vec<&'a str> {
 
 #[test]
 fn static_programs_are_told_of_once_and_counted_in_the_report() {
-    // They count from the beginning, and as what they are from the moment on that they are known.
+    // The programs count from the beginning, and under their own kind as soon as the pager knows
+    // it.
     eventually("all of them as what they are", || {
         let outcome = static_programs();
         assert_eq!(outcome.expect_code(0).text().matches("keeper: ok\n").count(), 3);
@@ -87,7 +89,8 @@ fn a_strict_run_ends_with_the_first_of_them() {
     assert_eq!(outcome.figure("exit_status"), 125);
 }
 
-/// The agent of another user's process may not be looked into, and does not join.
+/// Shows that a process of another user is reported. Its agent may not be inspected, so it does not
+/// join.
 #[test]
 fn a_process_of_another_user_is_told_of_and_reported() {
     need_root();
@@ -99,7 +102,7 @@ fn a_process_of_another_user_is_told_of_and_reported() {
     let launch = Launch::new(need("/usr/bin/setpriv")).args(words).arg(word.path()).limit(LIMIT);
     let mut run = launch.options("--report json").start();
     run.wait_until("word of it", |run| run.stderr().contains(" (cat) can have no agent"));
-    // It ends when it has read this.
+    // The program ends when it has read this.
     word.say();
     let outcome = run.finish();
     outcome.expect_code(0);
@@ -109,7 +112,7 @@ fn a_process_of_another_user_is_told_of_and_reported() {
     assert!(outcome.stderr.contains("\"names\":[\"cat\"]"), "{}", outcome.stderr);
 }
 
-/// One that was started with an empty environment cannot know of the agent.
+/// Shows that a program with an empty environment, which cannot know the agent, is reported.
 #[test]
 fn a_program_with_an_empty_environment_is_told_of_and_reported() {
     let word = Word::new();
@@ -127,7 +130,7 @@ fn a_program_with_an_empty_environment_is_told_of_and_reported() {
     assert!(peak < 27 * MIB, "{peak} at most");
 }
 
-/// What cannot be managed has its part of the limit, and the others what is left.
+/// Shows that unmanageable memory takes its part of the limit, and the other programs get the rest.
 #[test]
 fn a_static_program_squeezes_the_others() {
     let (begin, word) = (Word::new(), Word::new());
@@ -142,11 +145,13 @@ fn a_static_program_squeezes_the_others() {
     outcome.expect_code(0);
     let right = Launch::program("verify", "48 2").run().text();
     assert!(outcome.text().contains(right.trim()), "{}", outcome.text());
-    // What is more than 16 MiB, but for what the brake allows, as long as the other is there.
+    // Pages above 16 MiB leave while the other program is there, except for those that the freezer
+    // allows.
     assert!(outcome.figure("pages_evicted") > 6000, "{}", outcome.stderr);
 }
 
-/// Four processes map the same 24 MiB: a tree that counted each of them would be far beyond its limit.
+/// Shows that shared memory counts once. Four processes map the same 24 MiB, so counting each of
+/// them would far exceed the limit.
 #[test]
 fn shared_memory_counts_once_however_many_map_it() {
     eventually("all of them in the report", || {
@@ -165,7 +170,8 @@ fn shared_memory_counts_once_however_many_map_it() {
     });
 }
 
-/// The other half was compressed memory's, and the run was killed beside a file with room.
+/// Shows that shared memory of more than half of the limit leaves the rest to run in. Compressed
+/// memory must not take that rest while a file has room.
 #[test]
 fn shared_memory_of_more_than_half_of_the_limit_leaves_the_rest_to_run_in() {
     let word = Word::new();
@@ -178,21 +184,22 @@ fn shared_memory_of_more_than_half_of_the_limit_leaves_the_rest_to_run_in() {
 
 #[test]
 fn shared_memory_beyond_the_limit_ends_the_run_and_is_named() {
-    // The one has more than there may be, and the other needs some; neither ends by itself.
+    // One program has more than the limit, and the other needs some memory. Neither ends by itself.
     let word = Word::new();
     let text = "\"$0\" shared 96 1 \"$1\" & \"$2\" 16 0";
     let launch = script(text, program("keeper"), &word).arg(program("verify")).limit(LIMIT);
     let outcome = launch.run();
     outcome.expect_code(137);
     assert_eq!(lines_with(&outcome, "ebb: out of memory: the limit is 64.0 MiB").len(), 1);
-    // It is held soon after it is beyond what the other leaves of the limit, wherever that is.
+    // The freezer holds it soon after it exceeds the memory that the other leaves of the limit.
     let named = lines_with(&outcome, "ebb: not managed: ");
     assert!(named.len() == 1 && named[0].contains("with shared memory"), "{}", outcome.stderr);
     let mib = named[0].split_ascii_whitespace().nth(3).and_then(|mib| mib.parse::<f64>().ok());
     assert!(mib.is_some_and(|mib| (40.0..98.0).contains(&mib)), "{}", outcome.stderr);
 }
 
-/// Alone it went on or was killed, by luck: nobody else waited for memory.
+/// Shows that a single program whose shared memory exceeds the limit is ended, though no other
+/// thread waits for memory.
 #[test]
 fn one_whose_shared_memory_is_more_than_the_limit_is_ended_alone_too() {
     let word = Word::new();
@@ -202,7 +209,8 @@ fn one_whose_shared_memory_is_more_than_the_limit_is_ended_alone_too() {
     assert!(outcome.stderr.contains("with shared memory"), "{}", outcome.stderr);
 }
 
-/// Nobody is held there, and who waits for nothing by itself went on for ever.
+/// Shows that such a program is ended where CPU time is limited. The freezer does not work there,
+/// and a program that waits for nothing would go on for ever.
 #[test]
 fn one_whose_shared_memory_is_more_than_the_limit_is_ended_where_cpu_time_is_limited() {
     let group = Group::new("cpu", "cpu.cfs_quota_us", "50000");

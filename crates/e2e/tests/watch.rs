@@ -1,4 +1,4 @@
-//! `ebb stat --watch`: figures again and again while a run lasts.
+//! Tests `ebb stat --watch`, which prints figures repeatedly while a run lasts.
 
 use ebb_e2e::MIB;
 use ebb_e2e::build::ebb;
@@ -8,7 +8,7 @@ use ebb_testing::eventually;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// 40 MiB that are gone through again and again, until a file is there.
+/// Passes over 40 MiB repeatedly, until a file exists.
 const PROGRAM: &str = r#"
 import os, sys
 area = bytearray(os.urandom(40 << 20))
@@ -17,7 +17,7 @@ while not os.path.exists(sys.argv[1]):
     for at in range(0, len(area), 4096): area[at] = 1
 "#;
 
-/// One that is under way in 32 MiB, until it is told to end.
+/// A program that runs in 32 MiB until it is told to end.
 struct Program {
     run: Running,
     folder: TempDir,
@@ -46,7 +46,7 @@ fn stat(words: &[&str]) -> Launch {
     Launch::new(ebb()).arg("stat").args(words)
 }
 
-/// The lines that are whole.
+/// Returns the complete lines.
 fn lines(run: &Running) -> Vec<String> {
     run.stdout()
         .split_inclusive('\n')
@@ -122,13 +122,13 @@ fn a_run_is_drawn_until_its_end() {
     );
     let drawn = draws(file.to_str().expect("a name")).start();
     let svg = || std::fs::read_to_string(&file).unwrap_or_default();
-    // While it runs, and again at its end.
+    // The picture is written while the program runs, and again at its end.
     eventually("a picture", || svg().contains("class=\"resident\" d=\"M64.0"));
     program.end();
     let outcome = drawn.finish();
     assert_eq!(outcome.expect_code(0).text() + &outcome.stderr, "", "the picture is all");
     let svg = svg();
-    // 40 MiB in 32: they are in memory and elsewhere, and somebody waited.
+    // Of 40 MiB in 32, some pages are in memory and some elsewhere, and threads have waited.
     for shown in [
         "ebb run -- python3",
         ">40 MiB<",

@@ -1,7 +1,7 @@
 //! Compares replays with miss counts measured by other simulators.
 //!
-//! The baseline is a CSV file with the columns `trace`, `size_pages`, `policy` and `misses`, maybe
-//! `family`, and the traces are the files `TRACE.csv.zst` of a folder.
+//! The baseline is a CSV file with the columns `trace`, `size_pages`, `policy` and `misses`, and an
+//! optional `family`. The traces are the files `TRACE.csv.zst` of a folder.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use crate::policy::{PolicyInfo, Settings};
 use crate::replay::{Job, Outcome};
 
-/// The baseline's names of policies, Ebb's, and what has to be set.
+/// Policies: the baseline's name, Ebb's name, and the needed settings.
 const NAMES: &[(&str, &str, &[&str])] = &[
     ("FIFO", "fifo", &[]),
     ("LRU", "lru", &[]),
@@ -34,30 +34,30 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("Belady", "belady", &[]),
 ];
 
-/// One row of a baseline that a policy of Ebb's answers to.
+/// One row of a baseline for which Ebb has the policy.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The trace's name.
+    /// Name of the trace.
     pub trace: String,
-    /// The policy's name in the baseline.
+    /// Name of the policy in the baseline.
     pub label: &'static str,
-    /// The misses it had.
+    /// Number of misses in the baseline.
     pub misses: u64,
-    /// The cache to run.
+    /// Cache to run.
     pub job: Job,
 }
 
-/// A case with what came of it.
+/// A case with the outcome of its replay.
 #[derive(Clone, Debug)]
 pub struct Compared {
-    /// The case.
+    /// Case of the baseline.
     pub case: Case,
-    /// The replay.
+    /// Outcome of the replay.
     pub outcome: Outcome,
 }
 
 impl Compared {
-    /// How far the miss ratios are apart, in points: positive where Ebb's is higher.
+    /// Returns the difference of the miss ratios, in points; positive if Ebb's is higher.
     #[must_use]
     pub fn points(&self) -> f64 {
         let difference = self.outcome.misses as f64 - self.case.misses as f64;
@@ -68,19 +68,19 @@ impl Compared {
 /// One row of a baseline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// The trace's name.
+    /// Name of the trace.
     pub trace: String,
-    /// The kind of trace, from the column `family` if there is one.
+    /// Kind of trace, from the column `family` if there is one.
     pub family: String,
-    /// The size of the cache.
+    /// Size of the cache in pages.
     pub memory_pages: u32,
-    /// The policy's name in the baseline.
+    /// Name of the policy in the baseline.
     pub label: String,
-    /// The misses it had.
+    /// Number of misses in the baseline.
     pub misses: u64,
 }
 
-/// Reads the rows of a baseline that were measured.
+/// Reads the measured rows of a baseline.
 pub fn rows(path: &Path) -> anyhow::Result<Vec<Row>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let mut lines = text.lines();
@@ -115,7 +115,7 @@ pub fn rows(path: &Path) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Reads the rows of a baseline that can be compared, by trace.
+/// Reads the comparable rows of a baseline, by trace.
 pub fn read(path: &Path) -> anyhow::Result<BTreeMap<String, Vec<Case>>> {
     let mut cases: BTreeMap<String, Vec<Case>> = BTreeMap::new();
     for row in rows(path)? {
@@ -131,7 +131,7 @@ pub fn read(path: &Path) -> anyhow::Result<BTreeMap<String, Vec<Case>>> {
     Ok(cases)
 }
 
-/// The deviations of one policy.
+/// Deviations of one policy.
 #[derive(Clone, Default, Debug)]
 struct Deviation<'a> {
     cases: u64,
@@ -141,7 +141,7 @@ struct Deviation<'a> {
     worst: Option<&'a Compared>,
 }
 
-/// A table of deviations by policy, and whether all are within `tolerance` points.
+/// Returns a table of deviations by policy, and whether all are within `tolerance` points.
 #[must_use]
 pub fn table(compared: &[Compared], tolerance: f64) -> (String, bool) {
     let mut by_policy: BTreeMap<&str, Deviation<'_>> = BTreeMap::new();
@@ -177,7 +177,7 @@ pub fn table(compared: &[Compared], tolerance: f64) -> (String, bool) {
     (text, by_policy.values().all(|deviation| deviation.over == 0))
 }
 
-/// The rows as CSV, with both miss counts.
+/// Returns the rows as CSV, with both miss counts.
 #[must_use]
 pub fn csv(compared: &[Compared]) -> String {
     let mut text = String::from("trace,size_pages,policy,accesses,misses_expected,misses,points\n");

@@ -1,13 +1,14 @@
-//! The memory-pressure laboratory: replays page traces through replacement policies.
+//! Laboratory for memory pressure: replays page traces through replacement policies, and simulates
+//! whole machines.
 //!
 //! * [`trace`]: formats, dense numbering, temporary storage, synthetic traces.
 //! * [`policy`]: the textbook policies behind one trait.
 //! * [`replay`]: runs any number of policies and sizes over a trace.
 //! * [`baseline`]: compares replays with miss counts measured elsewhere; [`ranking`] ranks a policy
 //!   among them.
-//! * [`machine`], [`workload`], [`scenario`], [`experiment`]: a simulated machine in virtual time, what
-//!   runs on it, published results as files, and comparisons with intervals.
-//! * [`fuzz`]: machines drawn at random, and rules that none may break.
+//! * [`machine`]: a simulated machine in virtual time; [`workload`]: the programs that run on it.
+//! * [`scenario`]: published results as files; [`experiment`]: comparisons with intervals.
+//! * [`fuzz`]: machines drawn at random, and rules that no machine may break.
 //! * [`cli`]: the commands of `ebb lab` as a library.
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,12 @@
-//! Miss-ratio curves: the miss ratio of each policy at a row of memory sizes, by replaying the
-//! whole trace or samples of it.
+//! Miss-ratio curves: the miss ratio of each policy at several memory sizes, by a replay of the
+//! whole trace or of samples.
 //!
-//! A sample that keeps a share R of the pages stands for the trace if the memory is scaled by R
-//! too. Its misses are divided by the accesses it was expected to have, not by those it has, which
-//! takes out most of the error that one very hot page in or out of the sample makes (SHARDS-adj).
-//! The error stated is the 95 % interval over independent samples. It covers chance and not bias:
-//! where the scaled memory is only a few pages, a policy's shares of it round badly; such points
-//! are marked.
+//! A sample with a share R of the pages stands for the trace if R also scales the memory. The
+//! misses of a sample are divided by the expected number of accesses, not by the sampled number.
+//! This removes most of the error that one very hot page in or out of the sample makes
+//! (SHARDS-adj). The stated error is the 95 % interval over independent samples. It covers chance
+//! and not bias. If the scaled memory is only a few pages, a policy's shares of it round badly.
+//! Such points are marked.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::trace::{Kind, Op, Sampler, Samples, Spool};
 /// Scaled memory below which a sampled point is marked as rough, in pages.
 pub const ROUGH_PAGES: f64 = 64.0;
 
-/// One policy's miss ratio at one size.
+/// Miss ratio of one policy at one size.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Point {
     /// Memory in pages of the whole trace.
@@ -32,29 +32,29 @@ pub struct Point {
     pub rough: bool,
 }
 
-/// One policy's miss ratios at all sizes.
+/// Miss ratios of one policy at all sizes.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Curve {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// Its points, smallest size first.
+    /// Points of the curve, smallest size first.
     pub points: Vec<Point>,
 }
 
-/// What to replay.
+/// Replays for the curves.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The policies.
+    /// Policies to replay.
     pub policies: Vec<&'static PolicyInfo>,
-    /// The sizes in pages, smallest first.
+    /// Sizes in pages, smallest first.
     pub sizes: Vec<u32>,
-    /// What is set.
+    /// Settings of the policies.
     pub settings: Arc<Settings>,
-    /// Threads to use.
+    /// Number of threads to use.
     pub threads: usize,
 }
 
-/// `count` sizes from 1 % to 100 % of `pages`, evenly spaced on a logarithmic scale.
+/// Returns `count` sizes from 1 % to 100 % of `pages`, evenly spaced on a logarithmic scale.
 #[must_use]
 pub fn spread(pages: u32, count: u32) -> Vec<u32> {
     let top = f64::from(pages.max(1));
@@ -67,7 +67,7 @@ pub fn spread(pages: u32, count: u32) -> Vec<u32> {
 }
 
 impl Plan {
-    /// The replays: each policy at each size that it works with, the size scaled by `rate`.
+    /// Returns the replays: each policy at each size that it works with, the size scaled by `rate`.
     fn jobs(&self, rate: f64) -> Vec<Job> {
         let mut jobs = Vec::new();
         for &policy in &self.policies {
@@ -80,13 +80,13 @@ impl Plan {
         jobs
     }
 
-    /// Replays of accesses, for a progress display.
+    /// Returns the number of replays of the accesses, for a progress display.
     #[must_use]
     pub fn replays(&self) -> u64 {
         (self.policies.len() * self.sizes.len()) as u64
     }
 
-    /// The curves of the whole trace.
+    /// Computes the curves of the whole trace.
     pub fn exact(
         &self,
         spool: &Spool,
@@ -102,7 +102,7 @@ impl Plan {
         }))
     }
 
-    /// The curves estimated from samples.
+    /// Estimates the curves from samples.
     pub fn sampled(
         &self,
         samples: &Samples,
@@ -125,7 +125,7 @@ impl Plan {
         }))
     }
 
-    /// Curves out of points in the order of the jobs; their sizes are filled in here.
+    /// Builds curves from points in the order of the jobs, and fills in the sizes.
     fn curves(&self, point: impl Fn(usize) -> Point) -> Vec<Curve> {
         let at = |policy: usize, size: usize| Point {
             memory_pages: self.sizes[size],
@@ -139,19 +139,20 @@ impl Plan {
     }
 }
 
-/// Policies whose curves go with a scenario.
+/// Policies whose curves accompany a scenario.
 const BESIDE: [&str; 4] = ["lru", "arc", "s3-fifo", "belady"];
-/// Pages that a sample is to have.
+/// Intended number of pages of a sample.
 const SAMPLE_PAGES: f64 = 4096.0;
-/// Independent samples, from which the interval comes.
+/// Number of independent samples, from which the interval comes.
 const SAMPLES: u32 = 3;
-/// Sizes on a curve.
+/// Number of sizes on a curve.
 const SIZES: u32 = 20;
 
-/// The curves of a row of touched pages, sampled so that a sample has some thousand pages.
+/// Computes the curves of a sequence of accessed pages. Samples them, so that a sample has a few
+/// thousand pages.
 ///
 /// # Errors
-/// A temporary file cannot be written, or too few pages.
+/// Fails if a temporary file cannot be written, or if there are too few pages.
 pub fn of_touches(touches: &[u64]) -> Result<Vec<Curve>, ReplayError> {
     let pages = touches.iter().collect::<std::collections::HashSet<_>>().len();
     let rate = (SAMPLE_PAGES / pages.max(1) as f64).min(1.0);
@@ -170,7 +171,8 @@ pub fn of_touches(touches: &[u64]) -> Result<Vec<Curve>, ReplayError> {
     plan.sampled(&samples, &|_| {})
 }
 
-/// The mean and half of its 95 % interval (Student's t); an infinite one from a single value.
+/// Returns the mean and half of its 95 % interval (Student's t); an infinite interval for a single
+/// value.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     /// Two-sided 97.5 % quantiles for 1 to 9 degrees of freedom; above, that for 10.
     const T: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
@@ -184,14 +186,14 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, t * (variance / count).sqrt())
 }
 
-/// How far sampled curves are from exact ones.
+/// Difference between sampled and exact curves.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Measured {
-    /// The mean of the absolute differences of miss ratios.
+    /// Mean of the absolute differences of miss ratios.
     pub mean: f64,
-    /// The greatest of them.
+    /// Greatest absolute difference of miss ratios.
     pub worst: f64,
-    /// The share of the points whose stated interval holds the exact ratio.
+    /// Share of the points whose stated interval contains the exact ratio.
     pub covered: f64,
 }
 
@@ -252,7 +254,7 @@ mod tests {
         assert!(falls(&curves[0]) && falls(&curves[2]), "LRU and the optimum have no anomaly");
     }
 
-    /// The error of a sampled curve is what it says: small, and inside the stated interval.
+    /// Shows that the error of a sampled curve is small and inside the stated interval.
     #[test]
     fn sampled_curves_state_their_error() {
         for name in ["zipf,pages=40000,accesses=600000", "scanzipf,pages=40000,accesses=600000"] {

@@ -1,29 +1,29 @@
-//! Line charts as SVG, and the one self-contained HTML page that holds them.
+//! Line charts as SVG, and the self-contained HTML page that contains them.
 //!
-//! Colours come from CSS variables, so that the page is light or dark as the reader's system is;
-//! each chart is drawn wide and narrow, and the page shows the one that fits.
+//! Colours come from CSS variables, so that the page is light or dark as the reader's system is.
+//! Each chart is drawn wide and narrow, and the page shows the version that fits.
 
 use std::fmt::Write;
 
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
     /// Points from left to right: x, y, and half of an interval around y.
     pub points: Vec<(f64, f64, Option<f64>)>,
-    /// Drawn in the colour of the text and dashed: a bound and not a contender.
+    /// Whether the line is a bound and not a contender; drawn dashed in the colour of the text.
     pub is_bound: bool,
 }
 
 /// A chart of several lines over a logarithmic x axis.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What x is.
+    /// Label of the x axis.
     pub x_label: String,
-    /// What y is.
+    /// Label of the y axis.
     pub y_label: String,
-    /// The lines.
+    /// Lines of the chart.
     pub series: Vec<Series>,
 }
 
@@ -40,10 +40,10 @@ const COLOURS: [(&str, &str); 10] = [
     ("#59606a", "#b0b7c0"),
     ("#3344cc", "#8c9bff"),
 ];
-/// Where y has a wider range than this, its axis is logarithmic.
+/// Ratio of largest to smallest y from which the y axis is logarithmic.
 const LOG_RANGE: f64 = 30.0;
 
-/// The size of a drawing.
+/// Size of a drawing.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     class: &'static str,
@@ -58,7 +58,7 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 48.0;
 
-/// A scale from values to places.
+/// Scale from values to positions.
 #[derive(Clone, Debug)]
 struct Axis {
     low: f64,
@@ -68,7 +68,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// A logarithmic axis with ticks at 1, 2 and 5 times powers of ten.
+    /// Returns a logarithmic axis with ticks at 1, 2 and 5 times powers of ten.
     fn log(low: f64, high: f64) -> Self {
         let mut ticks = Vec::new();
         let mut power = 10f64.powf(low.log10().floor());
@@ -94,7 +94,7 @@ impl Axis {
         Self { low, high, log: true, ticks }
     }
 
-    /// A linear axis from 0 with four to eight round ticks.
+    /// Returns a linear axis from 0 with four to eight round ticks.
     fn linear(high: f64) -> Self {
         let raw = high / 5.0;
         let power = 10f64.powf(raw.log10().floor());
@@ -108,7 +108,7 @@ impl Axis {
         Self { low: 0.0, high: f64::from(count) * step, log: false, ticks }
     }
 
-    /// The place of a value, 0 at the low end and 1 at the high end.
+    /// Returns the position of a value, 0 at the low end and 1 at the high end.
     fn place(&self, value: f64) -> f64 {
         let share = if self.log {
             (value / self.low).ln() / (self.high / self.low).ln()
@@ -143,7 +143,7 @@ impl Chart {
         }
     }
 
-    /// The chart as SVG, drawn for wide and for narrow screens, with one legend.
+    /// Returns the chart as SVG, drawn for wide and for narrow screens, with one legend.
     #[must_use]
     pub fn svg(&self) -> String {
         format!("{}{}{}", self.drawing(WIDE), self.drawing(NARROW), self.legend())
@@ -219,7 +219,7 @@ impl Chart {
     }
 }
 
-/// The CSS classes of a line.
+/// Returns the CSS classes of a line.
 fn style(index: usize, series: &Series) -> String {
     if series.is_bound {
         "bound".to_owned()
@@ -267,7 +267,7 @@ fn line(
     svg
 }
 
-/// A ratio in percent, to three digits.
+/// Formats a ratio in percent, with three digits.
 #[must_use]
 pub fn percent(ratio: f64) -> String {
     let value = ratio * 100.0;
@@ -279,7 +279,7 @@ pub fn percent(ratio: f64) -> String {
     format!("{text} %")
 }
 
-/// A count with k, M or G.
+/// Formats a count with k, M or G.
 fn short(value: f64) -> String {
     let (scaled, unit) = match value {
         value if value >= 1e9 => (value / 1e9, "G"),
@@ -291,13 +291,13 @@ fn short(value: f64) -> String {
     format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Text made safe for HTML.
+/// Escapes text for HTML.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A whole page: nothing in it points outside of it.
+/// Returns a whole page that refers to nothing outside itself.
 #[must_use]
 pub fn page(title: &str, body: &str) -> String {
     let colours = |pick: fn(&(&'static str, &'static str)) -> &'static str| {

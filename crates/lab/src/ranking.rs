@@ -1,41 +1,41 @@
-//! Ranks policies by how many more misses they have than the optimum.
+//! Ranks policies by their misses compared with the optimum's.
 //!
-//! A case is a trace and a cache size. Policies are compared by the geometric mean, over cases, of their
-//! misses divided by Belady's. A mean over other cases is another quantity, so policies stand in one
-//! table only where all of them ran on all of its cases; one that ran on fewer is compared with the
-//! ranked policy on those.
+//! A case is a trace and a cache size. The score of a policy is the geometric mean, over cases, of
+//! its misses divided by Belady's. A mean over other cases is another quantity. So one table
+//! contains only policies that ran on all of its cases. A policy that ran on fewer is compared with
+//! the ranked policy on those cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::baseline::Row;
 
-/// The baseline's name of the optimum.
+/// Name of the optimum in the baseline.
 const OPTIMUM: &str = "Belady";
 
-/// A trace and a cache size, with the misses of whoever ran on it.
+/// A trace and a cache size, with the misses of each policy that ran on it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
-    /// The trace's name.
+    /// Name of the trace.
     pub trace: String,
-    /// The kind of trace.
+    /// Kind of trace.
     pub family: String,
-    /// The size of the cache.
+    /// Size of the cache in pages.
     pub memory_pages: u32,
-    /// The optimum's misses.
+    /// Number of misses of the optimum.
     pub optimum: u64,
-    /// Misses by the name of the policy.
+    /// Number of misses by the name of the policy.
     pub misses: BTreeMap<String, u64>,
 }
 
 impl Case {
-    /// How many times the optimum's misses a policy had.
+    /// Returns the misses of a policy divided by the optimum's.
     fn over_optimum(&self, policy: &str) -> Option<f64> {
         Some(*self.misses.get(policy)? as f64 / self.optimum as f64)
     }
 }
 
-/// The cases of a baseline that have an optimum and at least `pages_min` pages.
+/// Returns the cases of a baseline that have an optimum and at least `pages_min` pages.
 #[must_use]
 pub fn cases(rows: &[Row], pages_min: u32) -> Vec<Case> {
     let mut cases: BTreeMap<(&str, u32), Case> = BTreeMap::new();
@@ -56,15 +56,16 @@ pub fn cases(rows: &[Row], pages_min: u32) -> Vec<Case> {
     cases.into_values().filter(|case| case.optimum > 0).collect()
 }
 
-/// The names of a baseline's traces in every second place of the alphabet, from the first. A search of
-/// the engine's constants may use these and no others, so that the other half is left to judge by.
+/// Returns the names of a baseline's traces at every second position of the alphabet, from the
+/// first. A search of the engine's constants may use only these, so that the other half can judge
+/// the result.
 #[must_use]
 pub fn searched(rows: &[Row]) -> BTreeSet<String> {
     let names: BTreeSet<&str> = rows.iter().map(|row| row.trace.as_str()).collect();
     names.into_iter().step_by(2).map(str::to_owned).collect()
 }
 
-/// The geometric mean of a policy over `cases`, if it ran on all of them.
+/// Returns the geometric mean of a policy over `cases`, if the policy ran on all of them.
 fn mean<'a>(cases: impl IntoIterator<Item = &'a Case>, policy: &str) -> Option<f64> {
     let mut count = 0;
     let mut sum = 0.0;
@@ -75,7 +76,7 @@ fn mean<'a>(cases: impl IntoIterator<Item = &'a Case>, policy: &str) -> Option<f
     (count > 0).then(|| (sum / f64::from(count)).exp())
 }
 
-/// The table by group of cases, then the comparison with policies that ran on fewer.
+/// Returns the table by group of cases, then the comparison with policies that ran on fewer.
 #[must_use]
 pub fn table(cases: &[Case], searched: &BTreeSet<String>, ranked: &str) -> String {
     let names: BTreeSet<&str> =
@@ -125,7 +126,8 @@ pub fn table(cases: &[Case], searched: &BTreeSet<String>, ranked: &str) -> Strin
     text
 }
 
-/// All cases, then those of each kind of trace; each also by halves where the search has one.
+/// Returns the groups: all cases, then those of each kind of trace, each also by halves if the
+/// search has one.
 fn groups<'a>(cases: &'a [Case], searched: &BTreeSet<String>) -> Vec<(String, Vec<&'a Case>)> {
     let families: BTreeSet<&str> =
         cases.iter().map(|case| case.family.as_str()).filter(|name| !name.is_empty()).collect();

@@ -1,6 +1,6 @@
-//! Runs caches over a trace, several in one pass: each chunk of the trace is read once and fed to
-//! every cache while it is in the processor's cache. How many run in one pass depends on their
-//! memory, so that a hundred of them need no more than a few.
+//! Runs caches over a trace, several in one pass. A pass reads each chunk of the trace once and
+//! feeds it to every cache while the chunk is in the processor's cache. The number of caches in one
+//! pass depends on their memory. So a hundred caches need no more memory than a few.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use serde::Serialize;
 use crate::policy::{PolicyError, PolicyInfo, Replay, Settings};
 use crate::trace::{ACCESSES_MAX, Future, Spool};
 
-/// A replay that cannot be done.
+/// Error that makes a replay impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A policy cannot be made.
+    /// A policy cannot be built.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The temporary file with the trace cannot be read.
@@ -28,52 +28,52 @@ pub enum ReplayError {
 /// One cache to run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its policy.
+    /// Policy of the cache.
     pub policy: &'static PolicyInfo,
-    /// Its size in pages.
+    /// Size of the cache in pages.
     pub memory_pages: u32,
-    /// What was set for its policy.
+    /// Settings of the policy.
     pub settings: Arc<Settings>,
 }
 
-/// What one cache did with a trace.
+/// Result of one cache over a trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// The cache's size.
+    /// Size of the cache in pages.
     pub memory_pages: u32,
-    /// Accesses replayed.
+    /// Number of replayed accesses.
     pub accesses: u64,
-    /// Accesses to pages that were not resident.
+    /// Number of accesses to pages that were not resident.
     pub misses: u64,
-    /// Misses on pages that had been resident before.
+    /// Number of misses on pages that had been resident before.
     pub refaults: u64,
-    /// Pages looked at in search of a victim.
+    /// Number of pages scanned in search of a victim.
     pub scanned: u64,
-    /// Pages looked at and kept.
+    /// Number of pages scanned and kept.
     pub protected: u64,
-    /// Time in the policy.
+    /// Time in the policy, in nanoseconds.
     pub nanoseconds: u64,
-    /// The policy's memory at the end.
+    /// Memory of the policy at the end, in bytes.
     pub heap_bytes: u64,
 }
 
 impl Outcome {
-    /// Misses per access.
+    /// Returns misses per access.
     #[must_use]
     pub fn miss_ratio(&self) -> f64 {
         self.misses as f64 / self.accesses.max(1) as f64
     }
 
-    /// Time per access.
+    /// Returns the time per access in nanoseconds.
     #[must_use]
     pub fn nanoseconds_per_access(&self) -> f64 {
         self.nanoseconds as f64 / self.accesses.max(1) as f64
     }
 }
 
-/// One cache being run.
+/// One cache during a pass.
 struct Running {
     replay: Box<dyn Replay>,
     job: Job,
@@ -81,8 +81,8 @@ struct Running {
     time: Duration,
 }
 
-/// Runs all jobs over `spool` on up to `threads` threads; the outcomes are in the jobs' order.
-/// `progress` is called now and then with the accesses done, summed over the jobs.
+/// Runs all jobs over `spool` on up to `threads` threads, and returns the outcomes in the order of
+/// the jobs. Calls `progress` at intervals with the number of accesses done, summed over the jobs.
 pub fn run(
     spool: &Spool,
     jobs: &[Job],
@@ -102,7 +102,7 @@ pub fn run(
     let results = std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for thread in 0..threads {
-            // Striped, so that the costly policies and sizes are spread over the threads.
+            // Striped, to spread the costly policies and sizes over the threads.
             let share: Vec<Job> = jobs.iter().skip(thread).step_by(threads).cloned().collect();
             let work = move || run_share(spool, future, &share, threads, progress);
             handles.push(scope.spawn(work));
@@ -116,9 +116,9 @@ pub fn run(
     Ok((0..jobs.len()).filter_map(|i| queues[i % threads].next()).collect())
 }
 
-/// Memory that the caches of one pass may take together, whatever the footprint.
+/// Memory that the caches of one pass may take together, in bytes, whatever the footprint.
 const PASS_BYTES_MIN: usize = 32 << 20;
-/// Memory that they may take for each page of the footprint.
+/// Memory that the caches of one pass may take together for each page of the footprint, in bytes.
 const PASS_BYTES_PER_PAGE: usize = 48;
 
 /// Runs one thread's jobs, as many in each pass over the trace as its share of the memory allows.
@@ -200,7 +200,7 @@ mod tests {
     use crate::policy::parse_list;
     use crate::trace::synth::Synth;
 
-    /// Memory for all pages of all jobs at once was once taken at the start.
+    /// Shows that a replay does not take the memory of all jobs at once.
     #[test]
     fn many_caches_run_in_several_passes_with_the_same_outcome() {
         let synth = Synth::parse("uniform,pages=200000,accesses=400000").unwrap();

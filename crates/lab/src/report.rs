@@ -1,4 +1,4 @@
-//! Prints outcomes as text for people, CSV, or JSON with a schema number.
+//! Prints outcomes as text, CSV, or JSON with a schema number.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::replay::Outcome;
 
-/// How results are printed.
+/// Format of the results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum OutputFormat {
     /// A table for people.
@@ -18,29 +18,29 @@ pub enum OutputFormat {
     Json,
 }
 
-/// The version of the JSON documents.
+/// Version of the JSON documents.
 pub const SCHEMA: u32 = 1;
 
-/// What a trace is, for the head of a report.
+/// Description of a trace, for the head of a report.
 #[derive(Clone, Debug)]
 pub struct TraceInfo {
-    /// Its name as given.
+    /// Name as given.
     pub name: String,
-    /// Its accesses.
+    /// Number of accesses.
     pub accesses: u64,
-    /// Its distinct pages.
+    /// Number of distinct pages.
     pub pages: u32,
 }
 
 impl TraceInfo {
-    /// As a part of a JSON document.
+    /// Returns the trace as a part of a JSON document.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({ "name": self.name, "accesses": self.accesses, "footprint_pages": self.pages })
     }
 }
 
-/// A replay's report.
+/// Returns the report of a replay.
 #[must_use]
 pub fn replay(format: OutputFormat, trace: &TraceInfo, outcomes: &[Outcome]) -> String {
     match format {
@@ -50,7 +50,7 @@ pub fn replay(format: OutputFormat, trace: &TraceInfo, outcomes: &[Outcome]) -> 
     }
 }
 
-/// A number with its thousands set apart.
+/// Formats a number with separated thousands.
 #[must_use]
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -64,7 +64,7 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
-/// The size of some pages of 4 KiB.
+/// Formats the size of some pages of 4 KiB.
 #[must_use]
 pub fn size_of_pages(pages: u64) -> String {
     let kib = pages as f64 * 4.0;
@@ -123,7 +123,7 @@ fn replay_text(trace: &TraceInfo, outcomes: &[Outcome]) -> String {
     text
 }
 
-/// A CSV field; quoted if it has to be.
+/// Returns a CSV field, quoted if necessary.
 #[must_use]
 pub fn field(text: &str) -> String {
     if text.contains([',', '"', '\n']) {

@@ -1,4 +1,4 @@
-//! The commands from the outside: what they print, and what they say about bad arguments.
+//! Tests the commands from outside: the output, and the answers to invalid arguments.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -40,7 +40,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A trace file that goes round so many pages.
+/// Writes a trace file that accesses `pages` pages in a loop.
 fn looping(name: &str, pages: u32, accesses: u32) -> Scratch {
     let trace = Scratch::new(name);
     let text: String = (0..accesses).map(|i| format!("1,{},r,a\n", i % pages)).collect();
@@ -108,7 +108,8 @@ fn converted_traces_replay_alike() {
     }
 }
 
-/// A curve of what `ebb run --record` and perf see was drawn as if it were of all accesses.
+/// Shows that no curve is drawn of page faults. `ebb run --record` and perf see faults only, so
+/// such a curve would not be one of all accesses.
 #[test]
 fn no_curve_is_drawn_of_page_faults() {
     let (csv, perf) = (Scratch::new("faults.csv"), Scratch::new("faults.perf"));
@@ -124,7 +125,7 @@ fn no_curve_is_drawn_of_page_faults() {
             let refused = failure(&[&["mrc", file.path()], sample].concat());
             assert!(refused.contains("has page faults only: not what touched"), "{refused}");
         }
-        // Replay has its uses, and says what it is shown.
+        // A replay of page faults is allowed, and states that it shows only these.
         assert!(stdout(&["replay", file.path(), "-p", "lru"]).contains("lru"));
         let mine = ["new", new.path(), "--trace", file.path()];
         stdout(&mine);
@@ -207,7 +208,7 @@ fn a_policy_is_ranked_among_those_of_a_baseline() {
     assert!(text.contains("401 pages or more"), "{text}");
 }
 
-/// What a browser makes of the page: the plot is drawn and nothing is fetched.
+/// Shows that a browser draws the plot and fetches nothing.
 #[test]
 fn a_browser_draws_the_plot() {
     if Command::new("chromium").arg("--version").output().is_err() {
@@ -237,7 +238,8 @@ fn words<'a>(parts: &[&[&'a str]]) -> Vec<&'a str> {
     parts.concat()
 }
 
-/// As one run of everything, by any of the formats; and what is missing is named.
+/// Shows that merged shards give the report of one run, in each format, and that missing shards are
+/// named.
 #[test]
 fn shards_together_say_what_one_run_says() {
     let scenario = Scratch::new("shards scenario.toml");
@@ -252,7 +254,7 @@ fn shards_together_say_what_one_run_says() {
             part
         })
         .collect();
-    // It is in the parts.
+    // The parts contain the scenario, so its file may change.
     let text = std::fs::read_to_string(&scenario.0).unwrap();
     std::fs::write(&scenario.0, "nonsense").unwrap();
     let files: &[&str] = &[2, 0, 1].map(|at| parts[at].path());
@@ -274,7 +276,7 @@ fn shards_together_say_what_one_run_says() {
     assert!(wrong.contains("cannot be used with"), "{wrong}");
 }
 
-/// By its seed and by its file, and with the status that tells it.
+/// Shows that a seed and a file reproduce a finding, and that the exit status tells of it.
 #[test]
 fn what_is_found_is_found_again_by_its_seed_and_by_its_file() {
     let bug: &[&str] = &["fuzz", "--set", "preset=k618", "--only", "over-reclaim"];
@@ -293,12 +295,12 @@ fn what_is_found_is_found_again_by_its_seed_and_by_its_file() {
     assert_eq!((code, &again["findings"][0]["told"]), (Some(1), &found["told"]));
     let file = folder.join(format!("over-reclaim-{seed}.toml"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), found["small"].as_str().unwrap());
-    // The bug is in its file; the arm without it shows nothing.
+    // The file contains the bug; the arm without the bug shows nothing.
     let by_file = lab(&["fuzz", file.to_str().unwrap(), "--only", "over-reclaim"]);
     let text = String::from_utf8(by_file.stdout).unwrap();
     assert_eq!(by_file.status.code(), Some(1), "{text}");
     assert!(text.contains("default: nothing was found") && text.contains("drawn: over-reclaim: "));
-    // It is a scenario like others.
+    // The file is a scenario like others.
     assert!(stdout(&["run", file.to_str().unwrap(), "--seeds", "2"]).contains("drawn"));
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Events of a run in the form of a kernel's tracepoints: their sums are the run's counters, and they change nothing.
+//! Tests the events of a run in the form of kernel tracepoints: their sums equal the run's
+//! counters, and they change nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,7 +11,8 @@ use ebb_lab::scenario::{Metrics, Scenario, run_once, run_traced};
 
 const SMALL: &str = include_str!("small.toml");
 
-/// Memory that is filled and given back, with rests in which kswapd sleeps, beside files that are read and written.
+/// Scenario with memory that is filled and freed, with pauses in which kswapd sleeps, beside files
+/// that are read and written.
 const MIX: &str = r#"
 name = "mix"
 title = "memory that comes and goes beside files"
@@ -52,7 +54,7 @@ set = ["preset=classic"]
 name = "ebb"
 "#;
 
-/// Keeps what is written.
+/// Writer that keeps its contents.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -67,13 +69,13 @@ impl Write for Kept {
     }
 }
 
-/// With a text for its first word.
+/// Reads a scenario. The first word is its text, the others are settings.
 fn scenario(words: &[&str]) -> Scenario {
     let pairs: Vec<String> = words[1..].iter().map(|p| (*p).to_owned()).collect();
     Scenario::with(words[0], &pairs).unwrap()
 }
 
-/// A run, and the text of its events.
+/// Runs a scenario, and returns the text of its events.
 fn traced(s: &Scenario) -> (Metrics, Outcome, String) {
     let kept = Kept::default();
     let tracepoints = Tracepoints::new(Box::new(kept.clone()), "test");
@@ -82,7 +84,7 @@ fn traced(s: &Scenario) -> (Metrics, Outcome, String) {
     (metrics, outcome, String::from_utf8(bytes).unwrap())
 }
 
-/// A line: who, on which CPU, when, and the event with its fields in their order.
+/// One line of events: task, CPU, time, and the event with its fields in order.
 #[derive(Debug)]
 struct Line<'a> {
     task: &'a str,
@@ -94,7 +96,8 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// As scripts cut it up: the task's name may have a dash in it, its number is behind the last.
+    /// Parses a line as scripts do. The task's name may contain a dash, and the number is behind
+    /// the last one.
     fn parse(line: &'a str) -> Option<Self> {
         let (before, after) = line.split_once(" [")?;
         let (task, pid) = before.trim().rsplit_once('-')?;
@@ -125,7 +128,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// All events; each comes back as it was.
+/// Parses all events, and checks that each prints as it was.
 fn lines(text: &str) -> Vec<Line<'_>> {
     let events = text.lines().filter(|line| !line.starts_with('#'));
     let parse = |line| Line::parse(line).unwrap_or_else(|| panic!("{line}"));
@@ -150,7 +153,7 @@ const MACHINES: &[&[&str]] = &[
     &[MIX, "preset=classic", "machine.frames=8192", "machine.nodes=2", "machine.cpus=4"],
 ];
 
-/// Who reclaims, as counters call it.
+/// Returns the kind of reclaim, as counters name it.
 fn doer(line: &Line) -> &'static str {
     match line.task {
         "reclaimer" => "proactive",
@@ -159,13 +162,14 @@ fn doer(line: &Line) -> &'static str {
     }
 }
 
-/// The sum of a field over the events of a name that are like this; without a field how many there are.
+/// Returns the sum of a field over the matching events of a name; without a field, the number of
+/// events.
 fn sum(lines: &[Line], event: &str, field: &str, like: impl Fn(&Line) -> bool) -> u64 {
     let these = lines.iter().filter(|l| l.event == event && like(l));
     these.map(|l| if field.is_empty() { 1 } else { l.number(field) }).sum()
 }
 
-/// Sums of events, and the run's counters: what each is called, and both.
+/// Returns names of counters, each with the sum of events and the run's counter.
 fn sums(pairs: &[&str], run: &(Metrics, Outcome, String)) -> Vec<(String, u64, u64)> {
     let (metrics, outcome, text) = run;
     let all = lines(text);
@@ -177,7 +181,8 @@ fn sums(pairs: &[&str], run: &(Metrics, Outcome, String)) -> Vec<(String, u64, u
     let mut told = Vec::new();
     for who in ["kswapd", "direct", "proactive"] {
         let inactive = |l: &Line| doer(l) == who && l.field("lru").starts_with("inactive");
-        // As in the kernel: the multi-gen LRU counts what it took, the classic one what it looked at.
+        // As in the kernel, the multi-gen LRU counts the pages it took, the classic LRU the pages
+        // it scanned.
         let field = if classic { "nr_scanned" } else { "nr_taken" };
         let scanned = sum(measured, "mm_vmscan_lru_isolate", field, inactive);
         let by = |l: &Line| doer(l) == who;
@@ -195,7 +200,7 @@ fn sums(pairs: &[&str], run: &(Metrics, Outcome, String)) -> Vec<(String, u64, u
     let writes = sum(measured, "mm_vmscan_write_folio", "", |_| true);
     let at_once = pairs.iter().any(|pair| pair.contains("zram"));
     let written = if at_once { "pswpout" } else { "nr_vmscan_write" };
-    // Of the whole run.
+    // Kills of the whole run.
     let kills = sum(all_of, "mark_victim", "", |_| true);
     for (name, events, counted) in [
         ("allocstall", begun, counter("allocstall_normal")),
@@ -239,7 +244,7 @@ fn the_sums_of_events_are_the_runs_counters() {
     }
 }
 
-/// Deep sleeps of kswapds that a run followed.
+/// Counts the deep sleeps of kswapd that end with a wake-up during the measurement.
 fn wake_ups(all: &[Line], from: usize, to: usize) -> u64 {
     let mut asleep = BTreeMap::new();
     let mut woken = 0;
@@ -278,7 +283,7 @@ fn a_run_whose_events_are_kept_measures_what_it_would_without() {
     }
 }
 
-/// What is written of a tiny machine, to the letter.
+/// Shows that the events of a tiny machine have the exact text.
 #[test]
 fn the_first_lines_of_a_tiny_machine() {
     let (_, _, text) = traced(&scenario(&[MIX, "preset=classic"]));

@@ -1,4 +1,5 @@
-//! What `ebb lab fuzz` has found and is no more: each file is named after its cause and says what it was.
+//! Tests that findings of `ebb lab fuzz` stay fixed: each file is named after its cause and
+//! describes the finding.
 
 use ebb_lab::fuzz::{examine, machine};
 

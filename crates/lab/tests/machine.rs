@@ -1,4 +1,4 @@
-//! Laws of the simulated machine, seen from outside: bounds, monotony, repetition.
+//! Tests laws of the simulated machine from outside: bounds, monotony, repetition.
 
 use crate::common::{experiment, run};
 use ebb_lab::experiment::{html, json};
@@ -46,8 +46,9 @@ fn metric(pairs: &[&str], seed: u64, name: &str) -> f64 {
 
 #[test]
 fn without_pressure_throughput_is_the_bound() {
-    // Four threads on four CPUs, nothing reclaimed: an operation is its work and its touches.
-    // Long enough that the slice by which threads run ahead of the clock does not count.
+    // Four threads run on four CPUs without reclaim, so an operation costs its work and its
+    // accesses. The run is long enough that the slice by which threads run ahead of the clock does
+    // not matter.
     let pairs = ["workload.data=0.5", "machine.cpus=4", "costs.hit_ns=100", "workload.ops=30"];
     let touches = metric(&pairs, 1, "touches") / metric(&pairs, 1, "ops");
     let bound = 4.0 * 1e9 / (1000.0 + 100.0 * touches);
@@ -131,7 +132,8 @@ fn a_full_swap_kills_and_the_books_still_balance() {
     assert!(kills >= 1.0, "nothing else could have made room");
 }
 
-/// Three jobs of two tasks whose heaps do not fit; before they collect all wait for each other.
+/// Three jobs of two tasks with heaps that exceed memory. All tasks wait for each other before they
+/// collect.
 const JOBS: &str = r#"
 name = "jobs"
 title = "jobs that do not fit"
@@ -187,14 +189,15 @@ fn bare(pairs: &[&str], name: &str) -> f64 {
 fn sets_of_many_cpus_do_not_hold_a_small_machines_memory() {
     let zram = ["machine.swap={ kind = 'zram' }"];
     let out = bare(&zram, "swap_pages_out");
-    // A thirtieth more than memory: some hundred pages have to go, not what 32 sets could hold.
+    // The data exceed memory by a thirtieth. Some hundred pages have to go, but not as many as 32
+    // per-CPU lists can contain.
     assert!(out < 6000.0, "{out} pages went out");
     assert_eq!(bare(&zram, "oom_kills"), 0.0);
 }
 
 #[test]
 fn frames_of_compressed_memory_break_into_no_blocks() {
-    // Each would raise the watermarks by a block of 512 frames, a sixteenth of this machine.
+    // Each such block would raise the watermarks by 512 frames, a sixteenth of this machine.
     let zram = ["machine.swap={ kind = 'zram', pages = 1024 }"];
     assert_eq!(bare(&zram, "oom_kills"), 0.0, "1024 pages are more than are too many");
 }
@@ -206,8 +209,9 @@ fn without_a_memcg_limit_and_without_swap_the_machine_kills() {
 
 #[test]
 fn slots_of_pages_that_were_touched_while_they_were_written_come_back() {
-    // Three hundred pages too many, swap for four times that: slots kept by pages in memory would
-    // fill it. Waiting threads hope each for itself, or sixteen of them would be given up at once.
+    // The data exceed memory by three hundred pages, and swap has room for four times that. Slots
+    // kept by resident pages would fill it. Each waiting thread judges alone whether reclaim is
+    // hopeless. Otherwise sixteen threads would give up at once.
     let swap = "machine.swap={ kind = 'nvme', pages = 1200 }";
     for preset in ["preset=classic", "preset=k612", "preset=k618"] {
         let pairs = [swap, preset, "workload.threads=32", "workload.writes=0.0"];
@@ -235,7 +239,8 @@ fn pages_in_order_come_from_swap_eight_at_a_time_and_scattered_ones_one_at_a_tim
     assert!(hits > 0.8 * ahead && ahead > 0.7 * pages, "{hits} hits of {ahead}");
     let one = in_order(&["swap.page_cluster=0"], "swap_reads");
     assert!(one > 3.0 * reads, "{one} requests without reading ahead, {reads} with it");
-    // As they left: neighbours lie further apart, and as many pages are more requests.
+    // In the order of eviction, neighbours are further apart, so equally many pages take more
+    // requests.
     let by_time = in_order(&["swap.order=time"], "swap_reads");
     assert!(by_time > 1.5 * reads, "{by_time} requests by time, {reads} by address");
     let uniform = ["workload.pattern='uniform'", "workload.writes=0.0"];
@@ -265,7 +270,7 @@ warm = 1.0
 ops = 2.0
 "#;
 
-/// The small scenario with files in place of its store.
+/// Returns the small scenario with files in place of its store.
 fn files() -> String {
     let workload = SMALL.find("[[workload]]").unwrap()..SMALL.find("[measure]").unwrap();
     let mut text = SMALL.to_owned();
@@ -295,22 +300,22 @@ fn a_mapped_file_is_read_around_a_missing_page() {
     let (one, window) = (of("machine.read_ahead=1"), of("machine.read_ahead=32"));
     let pages = |m: &Metrics| m["pgpgin"] / 4.0 / m["pgmajfault"];
     assert!((pages(&one) - 1.0).abs() < 0.01, "{}", pages(&one));
-    // Most of its 32 pages are in memory.
+    // Most of the 32 pages of a window are in memory.
     assert!(pages(&window) > 2.0, "{}", pages(&window));
 }
 
 #[test]
 fn what_many_cpus_have_not_told_is_no_more_than_the_watermarks() {
-    // On 48 CPUs the counts of a zone of this size may be off by more than its watermarks: kswapd is
-    // asked and finds memory in balance, so that tasks do all the work.
+    // On 48 CPUs the counts of a zone of this size may be wrong by more than its watermarks. kswapd
+    // would then find memory in balance whenever it is woken, and the tasks would do all reclaim.
     let pairs = ["machine.cpus=48", "machine.swap={ kind = 'zram' }", "preset=classic"];
     assert!(bare(&pairs, "pgsteal_kswapd") > bare(&pairs, "pgsteal_direct"));
 }
 
 #[test]
 fn a_frame_that_was_found_is_there_when_it_is_used() {
-    // Between the look at the watermark and the use of the frame it lay in a CPU's set, and the next
-    // look did not count it: the fault began anew, for ever so long.
+    // A frame may pass the watermark check and then lie in a per-CPU list. If the next check does
+    // not count it, the fault starts again without end.
     let pairs = ["machine.swap={ kind = 'nvme' }", "workload.threads=64", "preset=ebb"];
     let (faults, touches) = (bare(&pairs, "pgfault"), bare(&pairs, "touches"));
     assert!(faults < touches, "{faults} faults of {touches} touches");
@@ -338,7 +343,8 @@ fn what_is_read_and_what_is_written_are_counted_apart() {
 
 #[test]
 fn with_swap_full_pages_whose_copy_is_there_can_still_go() {
-    // Many threads have written out more than they could free; the copies fill the device.
+    // Many threads have written out more pages than they could free, and the copies fill the
+    // device.
     let pairs = [
         "machine.frames=4096",
         "machine.swap={ kind = 'nvme', pages = 2048 }",
@@ -384,7 +390,7 @@ fn a_real_browser_shows_the_page() {
     let dir = std::env::temp_dir().join(format!("ebb-lab-page-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let file = dir.join("page.html");
-    // A browser that runs scripts measures whether anything is wider than a phone.
+    // In a browser that runs scripts, measure whether any element is wider than a phone.
     let probe = "<script>document.title='width '+document.documentElement.scrollWidth</script>";
     std::fs::write(&file, page().replace("</body>", &format!("{probe}</body>"))).unwrap();
     let output = std::process::Command::new("chromium")
@@ -405,13 +411,14 @@ fn a_real_browser_shows_the_page() {
     let width: u32 = width.and_then(|w| w.parse().ok()).expect("the browser ran the page");
     assert!(width <= 500, "the page is {width} wide on a screen of 500");
     assert!(dom.matches("<svg class=\"chart").count() >= 5);
-    // The curves are drawn twice, for wide and for narrow screens: four policies of twenty points each.
+    // The page has each curve twice, for wide and for narrow screens: four policies of twenty
+    // points each.
     assert!(dom.matches("<circle").count() >= 2 * 4 * 15);
 }
 
 #[test]
 fn slots_kept_by_resident_pages_are_taken_back_when_swap_fills() {
-    // A quarter more pages than fit, and swap for little more than those.
+    // The data exceed memory by a quarter, and swap has room for little more than this.
     let pairs = ["workload.data=1.2", "machine.swap.pages=1300", "preset=ebb", "workload.ops=6"];
     assert_eq!(metric(&pairs, 1, "oom_kills"), 0.0);
     assert!(metric(&pairs, 1, "refaults") > 100.0);
@@ -446,7 +453,7 @@ name = "ebb"
 #[test]
 fn to_be_read_ahead_is_no_use_that_makes_a_page_active() {
     let m = run(ONCE, &["preset=classic"], 1);
-    // What was used once goes when it is first looked at.
+    // A page used once is evicted at its first scan.
     assert!(m["disk_reads"] < m["ops"] / 8.0, "{} reads of {}", m["disk_reads"], m["ops"]);
     assert!(m["pgsteal_file"] > 7000.0, "{}", m["pgsteal_file"]);
     assert_eq!((m["pgrefill"], m["pgactivate"]), (0.0, 0.0));
@@ -454,7 +461,7 @@ fn to_be_read_ahead_is_no_use_that_makes_a_page_active() {
 
 #[test]
 fn a_batch_of_reclaim_takes_its_time_before_the_next_one_frees_anything() {
-    // Half a millisecond a page: what a pass frees in one moment would be seen at once.
+    // Half a millisecond a page. Pages that a pass frees in one moment would appear in one sample.
     let pairs = ["machine.swap={ kind = 'zram', write_us = 500 }", "memcg.m.limit=1.0"];
     let pairs: Vec<String> = pairs.iter().map(|p| (*p).to_owned()).collect();
     for lru in ["classic", "k612", "k72", "ebb"] {
@@ -462,11 +469,12 @@ fn a_batch_of_reclaim_takes_its_time_before_the_next_one_frees_anything() {
         let scenario = Scenario::with(SMALL, &[&pairs[..], &preset].concat()).unwrap();
         let (metrics, outcome) = run_once(&scenario, 1, 2_000_000).unwrap();
         assert!(metrics["pgsteal_kswapd"] > 300.0, "{lru}: kswapd works");
-        // Everything was loaded before: each fault brings a page back, however many batches it takes.
+        // The load brought all pages into memory. Each fault brings a page back, however many
+        // batches it takes.
         let faults = metrics["pgfault"] - metrics["pgmajfault"];
         assert!(faults <= 4.0 && metrics["direct_runs"] > 20.0, "{lru}: {faults} for nothing");
         let gains = outcome.samples.windows(2).map(|w| w[1].free.saturating_sub(w[0].free));
-        // One batch, or two whose ends meet; kswapd's passes free some hundreds.
+        // Allow one batch, or two whose ends meet; a pass of kswapd frees some hundreds.
         let most = gains.max().unwrap();
         assert!(most <= 2 * 64, "{lru}: {most} frames free at once");
     }
@@ -474,15 +482,15 @@ fn a_batch_of_reclaim_takes_its_time_before_the_next_one_frees_anything() {
 
 const MONGO: &str = include_str!("../src/scenario/builtin/dirty-ycsb-b.toml");
 
-/// That database on a small machine, for a short time.
+/// Runs the database of that scenario on a small machine, for a short time.
 fn mongo(pairs: &[&str]) -> Metrics {
     let small = ["machine.frames=32768", "workload.threads=8", "preset=k618"];
     let short = ["workload.warm=0.1", "workload.ops=0.15"];
     run(MONGO, &[&small[..], &short, pairs].concat(), 1)
 }
 
-/// One in the kernel is the bit that says "free it once it is written" and the one that says "read on
-/// from here": a read of a page that reclaim has met dirty begins a window.
+/// Shows the effect of a bit with two meanings in the kernel: "free the page once it is written",
+/// and "start readahead here". A read of a page that reclaim found dirty starts a readahead window.
 #[test]
 fn a_dirty_page_that_reclaim_has_met_passes_for_the_mark_of_a_window() {
     let (two_bits, one_bit) = (mongo(&["file.one_mark=off"]), mongo(&["file.one_mark=on"]));
@@ -490,20 +498,22 @@ fn a_dirty_page_that_reclaim_has_met_passes_for_the_mark_of_a_window() {
     assert!(met(&two_bits) > 0.0 && met(&one_bit) > 1.5 * met(&two_bits));
     assert_eq!((two_bits["false_marks"], two_bits["false_ahead"]), (0.0, 0.0));
     assert!(one_bit["false_marks"] > 0.0 && one_bit["false_ahead"] > 0.0);
-    // How much is read for nothing goes by the window.
+    // The number of useless reads depends on the size of the window.
     let narrow = mongo(&["file.one_mark=on", "machine.read_ahead=8"]);
     assert!(narrow["false_ahead"] < 0.5 * one_bit["false_ahead"]);
 }
 
-/// With passes a twentieth as long as there, of fewer pages than a batch, nothing of what the kernel's loop frees too much
-/// was to be seen.
+/// Shows that a memcg's limit frees as many pages at a time as on the real machine. Passes a
+/// twentieth as long, with fewer pages than a batch, would hide the excess that the kernel's loop
+/// frees.
 #[test]
 fn at_the_limit_of_a_memcg_a_task_frees_as_many_pages_at_a_time_as_on_the_machine_scaled_down() {
     let freed = |gb: &str| {
         let m = mongo(&[gb]);
         m["pgsteal_direct"] / m["direct_runs"]
     };
-    // Of 9,000 pages of files in a machine that stands for one 16 or 128 times as large, 1 of 4,096 there.
+    // The memcg has 9,000 file pages, on a machine that stands for one 16 or 128 times as large.
+    // Priority 12 scans 1 page of 4,096 there.
     let (small, large) = (freed("machine.gb=2"), freed("machine.gb=16"));
     assert!((30.0..60.0).contains(&small), "{small}");
     assert!((230.0..330.0).contains(&large), "{large}");
@@ -514,19 +524,20 @@ const SIMOOP: &str = include_str!("../src/scenario/builtin/kswapd-simoop.toml");
 #[test]
 fn who_finds_half_of_the_reserve_gone_waits_for_kswapd() {
     let short = ["measure.seconds=10", "workload.warm_rounds=1", "workload.data=0.6"];
-    // By this seed the reserve gets so low.
+    // With this seed the reserve falls below half.
     let held = |hold: &str| run(SIMOOP, &[&short[..], &["preset=classic", hold]].concat(), 2);
     let (off, on) = (held("reclaim.hold=off"), held("reclaim.hold=on"));
     assert_eq!(off["pgscan_direct_throttle"], 0.0);
     assert!(on["pgscan_direct_throttle"] > 0.0 && on["ops"] > 0.9 * off["ops"]);
 }
 
-/// The first two patches of 2017 keep kswapd awake on a node without low zones, and each of its passes there goes
-/// through all inodes and names of files; tasks reclaim meanwhile. The third lets it sleep (spec 2.7, 8.4).
+/// Shows the effects of the patches of 2017. The first two keep kswapd awake on a node without low
+/// zones. Each pass of kswapd there scans all inodes and dentries, and tasks reclaim meanwhile. The
+/// third patch lets kswapd sleep (spec 2.7, 8.4).
 #[test]
 fn the_first_two_steps_of_2017_are_worse_than_none_and_the_third_makes_good() {
     let text = ebb_lab::scenario::find("kswapd-simoop").unwrap().text;
-    // The node where it happens, alone: on two it comes in some runs and not in others.
+    // Use only the node with the effect; on two nodes it happens in some runs and not in others.
     let text = text.replace("nodes = 2\ndma = 1024\ndma_free = 400\n", "second_node = true\n");
     assert!(text.contains("second_node"));
     let shorter = [("seconds", "30.0", "10.0"), ("warm_rounds", "3", "1"), ("data", "2.4", "0.6")]

@@ -1,4 +1,4 @@
-//! The laboratory from outside, one file for each theme.
+//! Tests of the laboratory from outside, one file for each theme.
 
 mod cli;
 mod common;

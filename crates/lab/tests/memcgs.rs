@@ -1,11 +1,11 @@
-//! Memcgs of the simulated machine: what they keep, what holds them up, what is told of it.
+//! Tests memcgs of the simulated machine: their protection, their delays, and the reports on them.
 
 use crate::common::{experiment, run};
 use ebb_lab::experiment::json;
 use ebb_lab::scenario::Metrics;
 
-/// Two groups below one that is full: a store that reads its own items again and again, and one that
-/// goes through far more than there is room for.
+/// Two groups below a full one. One store reads its own items again and again; the other goes
+/// through far more data than fit.
 const GROUPS: &str = r#"
 name = "groups"
 title = "two groups below one"
@@ -67,7 +67,7 @@ fn what_a_group_keeps_is_not_taken_for_its_sibling() {
             (m["ops_per_s"], m["psi.kept.some.total_us"])
         };
         let (bare, lost) = stall(&[]);
-        // Protection reaches no further than that of the group above.
+        // The protection of the upper group limits that of the lower ones.
         let low = stall(&["memcg.both.low=0.25", "memcg.kept.low=0.12"]);
         let min = stall(&["memcg.both.min=0.25", "memcg.kept.min=0.12"]);
         let other = stall(&["memcg.both.min=0.25", "memcg.greedy.min=0.2"]);
@@ -83,10 +83,10 @@ fn a_group_above_its_high_is_reclaimed_and_its_tasks_are_held() {
     let bare = groups(&alone);
     let high = groups(&[alone[0], alone[1], "memcg.greedy.high=0.1"]);
     assert_eq!(bare["high_s"], 0.0);
-    // The sibling has what is below the limit and above the other's high, and loses nothing.
+    // The sibling has the memory between the limit and the other group's `high`, and loses nothing.
     assert!(high["ops_per_s"] > 1.5 * bare["ops_per_s"], "{high:?}");
     assert!(high["psi.kept.some.total_us"] < bare["psi.kept.some.total_us"] / 4.0);
-    // Its pages take 20 ms to write: it stays above, and its tasks wait for that.
+    // The group's pages take 20 ms to write. It stays above `high`, and its tasks wait for that.
     let slow = ["memcg.greedy.high=0.02", "machine.swap.write_us=20000"];
     let held = groups(&[alone[0], alone[1], slow[0], slow[1]]);
     assert!(held["high_s"] > 0.1 && held["psi.greedy.some.total_us"] > 50_000.0, "{held:?}");
@@ -95,7 +95,7 @@ fn a_group_above_its_high_is_reclaimed_and_its_tasks_are_held() {
 
 #[test]
 fn reclaim_on_command_takes_what_it_is_told_from_whom_it_is_told() {
-    // Room for all: nothing is reclaimed but what is commanded, a hundred pages each millisecond.
+    // All data fit, so reclaim takes only the commanded pages, a hundred each millisecond.
     for preset in ["preset=classic", "preset=ebb"] {
         let swap = "machine.swap={ kind = 'zram' }";
         let roomy = [preset, swap, "memcg.both.limit=0.9", "workload.kept.ops=2.0"];
@@ -133,8 +133,8 @@ fn the_document_has_pressure_as_the_kernel_prints_it() {
     assert!(document.contains("\\nfull avg10="));
 }
 
-/// Eight writers in order of a little more than their memcg holds, on a slow device; the dirty limits of a large
-/// machine stop nobody.
+/// Eight writers of a little more data than their memcg allows, in order, on a slow device. The
+/// dirty limits of a large machine stop none of them.
 const WRITERS: &str = r#"
 name = "writers"
 title = "writers with more dirty pages than their memcg"
@@ -179,8 +179,9 @@ fn writers_with_more_dirty_pages_than_their_memcg_are_not_killed() {
     }
 }
 
-/// Pages of a file that 64 processes touched more often than reclaim looked at each were all young, always; tasks went
-/// through the lists for 40 seconds, and one was killed.
+/// Shows that a hot mapped file stalls no task. If 64 processes access its pages more often than
+/// reclaim scans them, all pages are always young. Tasks then may scan the lists for 40 seconds,
+/// and one is killed.
 #[test]
 fn a_mapped_file_that_is_kept_hot_stalls_nobody() {
     let text = ebb_lab::scenario::find("dirty-oom").expect("it is built in").text;
@@ -191,8 +192,8 @@ fn a_mapped_file_that_is_kept_hot_stalls_nobody() {
     assert!(metrics["pgscan_direct"] < 300_000.0, "{} pages", metrics["pgscan_direct"]);
 }
 
-/// A disk that takes days for a page: nobody waits for it for ever, and reclaim does not go round for ever either (the
-/// run would not end). Who finds no room is killed, soon.
+/// Shows that a disk which takes days for a page blocks no task for ever. Reclaim does not loop for
+/// ever either, because the run would not end. A task that finds no memory is killed soon.
 #[test]
 fn with_no_write_bandwidth_nothing_livelocks() {
     for preset in ["preset=k618", "preset=classic", "preset=ebb"] {

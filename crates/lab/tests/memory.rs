@@ -1,4 +1,4 @@
-//! What a replay holds in memory, by the footprint of what it replays.
+//! Tests the memory of a replay, by the footprint of its trace.
 
 use ebb_testing::{eventually, skip};
 use std::io::{ErrorKind, Read, Write};
@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-/// The most a replay held, in bytes, up to its first word of output: until that is read it stands,
-/// for nothing more fits where it writes to.
+/// Returns the largest memory of a replay in bytes, up to its first output. The replay then blocks,
+/// because the socket it writes to is full.
 fn peak_bytes(arguments: &[&str]) -> u64 {
     let (mut from, mut to) = UnixStream::pair().unwrap();
     to.set_nonblocking(true).unwrap();
     while to.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
-    // Less than so much, down to a byte.
+    // Fill the rest, byte by byte.
     while to.write(&[0]).is_ok() {}
     assert_eq!(to.write(&[0]).unwrap_err().kind(), ErrorKind::WouldBlock);
     to.set_nonblocking(false).unwrap();
@@ -38,7 +38,8 @@ fn peak_bytes(arguments: &[&str]) -> u64 {
     kib.unwrap() * 1024
 }
 
-/// A loop is in memory whole after its first round, and stays so for two more.
+/// Shows the bound on the memory of a replay. A loop is in memory whole after its first round, and
+/// stays so for two more.
 #[test]
 fn a_replay_holds_at_most_96_bytes_for_each_page_of_the_footprint() {
     const PAGES: u64 = 400_000;

@@ -1,4 +1,4 @@
-//! Machines with several memory nodes, seen from outside.
+//! Tests machines with several memory nodes from outside.
 
 use crate::common::{experiment, run};
 use ebb_lab::experiment::json;
@@ -36,7 +36,7 @@ effect = 1.0
 significant = false
 "#;
 
-/// Whether books balance is checked at the end of every run.
+/// Shows that the counts balance. Every run checks them at its end.
 #[test]
 fn every_lru_keeps_its_books_on_up_to_eight_nodes() {
     for (preset, nodes) in [("classic", [2, 8]), ("k618", [3, 8]), ("ebb", [2, 8])] {
@@ -58,11 +58,12 @@ fn several_nodes_give_the_same_bytes_on_any_number_of_threads() {
     assert_eq!(of(1), of(2));
 }
 
-/// A run in which it happens; in most it does not.
+/// Seed of a run with the effect; most runs do not have it.
 const SEED: u64 = 10;
 
-/// The published machine has two sockets. Only with the first two of the three steps does kswapd write pages itself
-/// there: what is known of dirty pages at the old end of the second node is never forgotten while it stays up.
+/// Shows that kswapd writes pages itself only with the first two of the three patches. The
+/// published machine has two sockets. While kswapd of the second node stays awake, the node never
+/// clears its flag for dirty pages at the old end.
 #[test]
 fn with_the_first_two_steps_of_2017_alone_kswapd_writes_pages_itself() {
     let text = ebb_lab::scenario::find("kswapd-simoop").unwrap().text;

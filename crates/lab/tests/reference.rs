@@ -1,8 +1,8 @@
-//! Misses of every textbook policy on a generated trace, as other simulators count them.
+//! Tests the misses of every textbook policy on a generated trace against other simulators.
 //!
 //! The counts of all but the last three policies are libCacheSim 0.3.5's on this very trace. CAR,
 //! CLOCK-Pro and DClock were compared with Caffeine's simulator on recorded traces (`ebb lab
-//! check-baseline`); their counts here were taken when all of those were equal.
+//! check-baseline`). Their counts here were measured when all of those were equal.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use ebb_lab::replay::{self, Job};
 use ebb_lab::trace::{Format, Reader, Spool, load};
 use ebb_mm::random::Random;
 
-/// Skewed accesses, a loop, a scan mixed with skewed ones, and skewed ones to a small set, six
-/// times over.
+/// Generates the trace: skewed accesses, a loop, a scan mixed with skewed accesses, and skewed
+/// accesses to a small set, six times over.
 fn trace() -> Spool {
     let mut random = Random(7);
     let mut text = String::new();
@@ -75,8 +75,8 @@ fn misses_equal_the_reference_simulators() {
     }
 }
 
-/// The recorded traces are too large for the repository: `EBB_TRACES` names a folder that holds
-/// them and `EBB_BASELINE` the counts to compare with.
+/// Shows that recorded traces give the measured miss counts. The traces are too large for the
+/// repository. `EBB_TRACES` names their folder, and `EBB_BASELINE` the counts.
 #[test]
 #[ignore = "needs EBB_TRACES and EBB_BASELINE, and minutes"]
 fn recorded_traces_match_the_measured_miss_counts() {

@@ -1,4 +1,4 @@
-//! Searching and attributing, from the command line to the report.
+//! Tests search and attribution, from the command line to the report.
 
 use std::process::Command;
 
@@ -12,9 +12,10 @@ fn stdout(arguments: &[&str]) -> String {
 
 #[test]
 fn tuning_finds_the_faster_drive_and_tries_it_where_it_did_not_look() {
-    // What is searched for is known beforehand: a drive ten times as fast.
+    // The best value is known beforehand: a drive ten times as fast.
     let over = "machine.swap.read_us=400,40";
-    // Held out: one that misses as well, and one that fits and has no use for any drive.
+    // Held-out scenarios: one that misses as well, and one that fits in memory and does not use the
+    // drive.
     let held_out = |name: &str, data: &str| {
         let text = std::fs::read_to_string(SMALL).unwrap();
         let path = format!("{}/{name}.toml", env!("CARGO_TARGET_TMPDIR"));

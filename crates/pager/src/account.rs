@@ -1,10 +1,11 @@
-//! Where the time of faults goes, as `ebb stat --faults` and the report tell it.
+//! Shows how the time of faults is spent, for `ebb stat --faults` and the report.
 //!
-//! What the fault threads see is counted for every fault ([`crate::stages`]); what passes before and after it is
-//! estimated ([`crate::unseen`], [`crate::own_cost`]). The same mean of that is added to all faults of a kind.
+//! The fault threads count their stages for every fault ([`crate::stages`]). The time before and
+//! after that is estimated ([`crate::unseen`], [`crate::own_cost`]). The estimated mean is added to
+//! each fault.
 
 use crate::mm::Mm;
-use crate::own_cost::{self, Place};
+use crate::own_cost::{self, FaultCpu};
 use crate::server::Pager;
 use crate::stages::{Kind, Ledger, Served, Stage, Times};
 use crate::unseen::{Samples, Unseen};
@@ -13,9 +14,9 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The stages in the order in which they pass, and the whole. Those with a star are estimated.
+/// Stages in the order of time, and the whole: JSON key and column text. A star marks an estimate.
 const NAMES: [(&str, &str); 9] = [
-    ("touch_to_read", "touch->read *"),
+    ("fault_to_read", "fault->read *"),
     ("lock", "  of it lock"),
     ("look_up", "look-up"),
     ("content", "content"),
@@ -26,13 +27,14 @@ const NAMES: [(&str, &str); 9] = [
     ("all", "all *"),
 ];
 
-/// What is counted of faults while they are served.
+/// Counts of faults, kept while faults are served.
 #[derive(Debug)]
 pub struct Account {
     ledgers: Mutex<Vec<Arc<Ledger>>>,
     unseen: Unseen,
     began: Began,
-    /// Of faults served on the thread's own CPU, and on another.
+    /// Mean time of the kernel in the thread, for faults served on the thread's own CPU and on
+    /// another.
     in_thread_ns: [OnceLock<u64>; 2],
 }
 
@@ -47,7 +49,7 @@ impl Default for Account {
     }
 }
 
-/// How long something took, in nanoseconds.
+/// Durations of a stage, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Took {
     pub mean_ns: u64,
@@ -68,14 +70,14 @@ impl Took {
     }
 }
 
-/// One kind of fault.
+/// Figures of one kind of fault.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub kind: &'static str,
     #[serde(skip)]
     name: &'static str,
     pub count: u64,
-    /// In the order of [`NAMES`].
+    /// Durations of the stages, in the order of [`NAMES`].
     #[serde(serialize_with = "by_name")]
     pub stages: [Took; NAMES.len()],
 }
@@ -87,34 +89,36 @@ fn by_name<S: serde::Serializer>(
     serializer.collect_map(NAMES.iter().map(|(key, _)| key).zip(stages))
 }
 
-/// Where the time of all faults goes.
+/// Figures of all faults.
 #[derive(Clone, Debug, Serialize)]
 pub struct Faults {
     pub count: u64,
-    /// From touch to running again, all faults together: an estimate.
+    /// Time from fault to running again, summed over all faults: an estimate.
     pub waited_ns: u64,
-    /// Of that, what the fault threads saw: from reading to waking.
+    /// Part of it that the fault threads see, from reading to waking.
     pub served_ns: u64,
-    /// The mean, of all faults, before, after and in the thread itself.
-    pub touch_to_read_ns: u64,
+    /// Mean of all faults before the reading. Next, the means after waking and in the thread
+    /// itself.
+    pub fault_to_read_ns: u64,
     pub wake_to_run_ns: u64,
     pub in_thread_ns: u64,
-    /// How long it is kept from running there, on average.
+    /// Mean time for which a woken thread is kept from running on its CPU.
     pub driven_off_ns: u64,
-    /// The time in which threads that fault were driven off their CPU between faults, all together: an estimate.
+    /// Time for which faulting threads were kept off their CPU between faults, summed: an estimate.
     pub kept_off_ns: u64,
-    /// Of all faults.
+    /// Durations of all faults from fault to running again.
     pub all: Took,
-    /// Faults that the estimate rests on, and windows of such that told nothing.
+    /// Number of faults on which the estimate rests. Next, the number of sample windows without a
+    /// result.
     pub faults_followed: u64,
     pub windows_unclear: u64,
-    /// The share of faults served on the CPU of the program's thread.
+    /// Share of faults served on the CPU of the program's thread, in permille.
     pub on_own_cpu_permille: Option<u64>,
     pub kinds: Vec<Row>,
 }
 
 impl Account {
-    /// A fault thread's own ledger.
+    /// Creates a ledger for a fault thread.
     pub fn begin(&self) -> Arc<Ledger> {
         let ledger = Arc::<Ledger>::default();
         self.ledgers().push(ledger.clone());
@@ -131,14 +135,15 @@ impl Account {
         times
     }
 
-    /// The thread of a fault is woken next. Looks at it, now and then.
+    /// Takes a sample of a fault now and then. The caller wakes the fault's thread next.
     pub fn look(&self, mm: &Mm, served: &Served, woken: u64) {
         if self.unseen.count_served(served, woken) {
             self.unseen.turn(mm.pid(), served, self.began.ns_per_tick());
         }
     }
 
-    /// How many threads have waited so far, and for how long together, without what only a longer look tells.
+    /// Returns how many threads have waited, and their total time in nanoseconds. The time in the
+    /// thread itself is left out, because it takes longer to measure.
     #[must_use]
     pub fn waited(&self) -> (u64, u64) {
         let (mut count, mut ticks) = (0, 0);
@@ -153,38 +158,39 @@ impl Account {
         (count, self.ns(ticks) + count * (samples.before_ns() + samples.after_ns()))
     }
 
-    /// How many faults of each kind there were.
+    /// Returns the number of faults of each kind.
     #[must_use]
     pub fn counted(&self) -> [u64; Kind::COUNT] {
         let ledgers = self.ledgers();
         Kind::ALL.map(|kind| ledgers.iter().map(|ledger| ledger.served(kind).0).sum())
     }
 
-    /// So many ticks in nanoseconds.
+    /// Converts ticks to nanoseconds.
     #[must_use]
     pub fn ns(&self, ticks: u64) -> u64 {
         (ticks as f64 * self.began.ns_per_tick()) as u64
     }
 
-    /// The time of threads that waited for `messages` to be read which need no answer: an estimate.
+    /// Returns the estimated time that threads waited for `messages` that need no answer, in
+    /// nanoseconds.
     #[must_use]
     pub fn unanswered_ns(&self, messages: u64) -> u64 {
         let samples = self.unseen.samples();
         messages * (samples.before_ns() + samples.after_ns())
     }
 
-    /// What the kernel does in the thread, on average. Where it cannot be measured it is left out.
+    /// Returns the mean time of the kernel in the thread; 0 where it cannot be measured.
     fn in_thread_ns(&self, samples: &Samples) -> u64 {
         let measured = |place| {
             let measure = || own_cost::measure(place).map_or(0, |cost| cost.as_nanos() as u64);
             *self.in_thread_ns[place as usize].get_or_init(measure)
         };
         let beside = samples.beside_permille().unwrap_or(0);
-        let (here, there) = (measured(Place::Beside), measured(Place::Elsewhere));
+        let (here, there) = (measured(FaultCpu::Beside), measured(FaultCpu::Elsewhere));
         (here * beside + there * (1000 - beside)) / 1000
     }
 
-    /// All of it. The first call takes some milliseconds.
+    /// Returns all figures. The first call takes some milliseconds.
     #[must_use]
     pub fn faults(&self) -> Faults {
         let samples = self.unseen.samples();
@@ -202,7 +208,7 @@ impl Account {
     }
 }
 
-/// The stages of one kind, in ticks.
+/// Durations of the stages of one kind, in ticks.
 #[derive(Clone, Debug, Default)]
 struct Parts {
     lock: Times,
@@ -252,7 +258,7 @@ impl Faults {
             count,
             waited_ns: served as u64 + count * beyond,
             served_ns: served as u64,
-            touch_to_read_ns: unread.mean_ns,
+            fault_to_read_ns: unread.mean_ns,
             wake_to_run_ns: waking.mean_ns,
             in_thread_ns,
             driven_off_ns,
@@ -265,7 +271,7 @@ impl Faults {
         }
     }
 
-    /// The table.
+    /// Returns the table for the user.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -301,7 +307,7 @@ impl Faults {
         out
     }
 
-    /// How many of them were served on the program's own CPU, in words.
+    /// Returns the share of faults served on the program's own CPU, in words.
     #[must_use]
     pub fn own_cpu(&self) -> String {
         self.on_own_cpu_permille.map_or_else(
@@ -310,16 +316,16 @@ impl Faults {
         )
     }
 
-    /// The same for programs.
+    /// Returns the figures as JSON.
     #[must_use]
     pub fn json(&self) -> String {
-        // Numbers and fixed names alone: it cannot fail.
+        // There are only numbers and fixed names, so this cannot fail.
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 }
 
 impl Pager {
-    /// See [`Account::waited`]; nothing where time is simulated.
+    /// Returns [`Account::waited`], or zeros where time is simulated.
     pub fn waited(&self) -> (u64, u64) {
         if self.clock.is_simulated() { (0, 0) } else { self.account.waited() }
     }
@@ -337,10 +343,10 @@ mod tests {
 
     fn example() -> Faults {
         let mut parts: [Parts; Kind::COUNT] = Default::default();
-        let rescue = &mut parts[Kind::Rescue as usize];
-        rescue.lock = times(50, 10);
-        rescue.served = times(4_000, 10);
-        rescue.content = times(1_000, 10);
+        let reactivate = &mut parts[Kind::Reactivate as usize];
+        reactivate.lock = times(50, 10);
+        reactivate.served = times(4_000, 10);
+        reactivate.content = times(1_000, 10);
         parts[Kind::File as usize].served = times(100_000, 30);
         Faults::of(parts, &Samples::default(), 0.5, 1_500)
     }
@@ -361,9 +367,9 @@ mod tests {
     fn the_table_has_a_line_for_each_stage() {
         let text = example().text();
         assert_eq!(text.lines().count(), 1 + 2 * NAMES.len() + 2, "{text}");
-        assert!(text.contains("rescue         content               10      0.50"), "{text}");
+        assert!(text.contains("standby        content               10      0.50"), "{text}");
         let json: serde_json::Value = serde_json::from_str(&example().json()).expect("JSON");
-        assert_eq!(json["kinds"][0]["kind"], "rescue");
+        assert_eq!(json["kinds"][0]["kind"], "standby");
         assert_eq!(json["kinds"][0]["stages"]["content"]["mean_ns"], 500);
         assert_eq!(json["kinds"][1]["stages"]["all"]["mean_ns"], 51_500);
         assert!(json["on_own_cpu_permille"].is_null());

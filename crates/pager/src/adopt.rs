@@ -1,28 +1,35 @@
-//! Bringing areas of a program under management, with the pages that are in them already.
+//! Brings areas of a program under management, with the pages that are already in them.
 //!
-//! Part of the monitor thread. The kernel registers an area as a whole (ADOPT-6); its pages are taken on slice by slice, each in
-//! one hold of the address space's lock (ORD-4), so that faults wait for no more than a slice.
+//! Part of the monitor thread. The kernel registers an area as a whole (ADOPT-6). The monitor
+//! adopts its pages slice by slice, each in one hold of the address space's lock (ORD-4). So faults
+//! wait for no more than a slice.
 //!
-//! * ADOPT-1: what is registered in a slice was so before as far as its page table says: `Areas` has what was (but see ADOPT-4).
-//! * ADOPT-2: between slices the program may do what it likes: each slice asks anew what is missing in it.
-//! * ADOPT-3: what is not registered yet fills at the speed of the kernel, faster than pages are taken on: before each
-//!   slice the caller is asked, and may hold the program.
-//! * ADOPT-4: `Areas` may have what is not registered. The kernel registers what lies in a range and says nothing of the holes
-//!   in it, and what was read of a process is old by then: an allocator maps twice what it needs and gives back what is
-//!   not aligned, and the next that is mapped comes to lie there. So the areas are read again afterwards, and holes are
-//!   taken out; what is filled before that is told by the page map, and registered again ([`strays`]).
-//! * ADOPT-5: an area that grows gets one beside it that is not registered, a heap for one. So the neighbours of what was
-//!   registered lately are asked for first ([`beside`]); all areas are read only for pages that are not there. To read
-//!   tens of thousands takes longer than a program needs to fill a part of the next.
-//! * ADOPT-6: a part that is registered is an area of its own to the kernel. One that is filled meanwhile beside it gets an
-//!   `anon_vma` of its own, so the kernel never joins the two again, and refuses an `mremap` of both. So the whole area
-//!   is registered before its first slice is taken on. `Areas` has what was taken on.
+//! * ADOPT-1: In a slice, the pager's table has entries only for parts that were registered before.
+//!   `Areas` lists these parts (but see ADOPT-4).
+//! * ADOPT-2: Between slices the program may do anything. Each slice asks anew which of its parts
+//!   are missing.
+//! * ADOPT-3: Unregistered areas fill at the speed of the kernel, faster than pages are adopted.
+//!   Hence the caller is called before each slice, and may freeze the program.
+//! * ADOPT-4: `Areas` may list ranges that are not registered. The kernel registers the mappings in
+//!   a range and does not report the holes. The list read from a process is old by then. An
+//!   allocator maps twice the memory it needs and unmaps the unaligned part, and the next mapping
+//!   comes to lie there. So the monitor reads the areas again afterwards, and takes holes out.
+//!   Pages that a program fills before that appear in the page map. Their range is registered again
+//!   ([`strays`]).
+//! * ADOPT-5: A growing area, such as a heap, gets an unregistered area beside it. So the
+//!   neighbours of recently registered ranges are read first ([`beside`]). All areas are read only
+//!   for pages that are not found there. To read tens of thousands of areas takes longer than a
+//!   program needs to fill a part of the next.
+//! * ADOPT-6: To the kernel, a registered part is an area of its own. An area beside it that a
+//!   program fills meanwhile gets its own `anon_vma`. The kernel never joins the two again, and
+//!   refuses an `mremap` of both. So the whole area is registered before its first slice is
+//!   adopted. `Areas` lists the adopted ranges.
 
 use crate::broken::{Rule, is_broken};
-use crate::guard;
+use crate::cow_protect;
 use crate::limits::{BATCH_PATIENCE, REACH_BYTES, SLICE_PAGES};
 use crate::link::Link;
-use crate::mm::{Held, Mm, State};
+use crate::mm::{Mm, MmGuard, State};
 use crate::seam::Process;
 use crate::server::Pager;
 use ebb_mm::resident::{Arrival, Entry};
@@ -33,11 +40,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Areas looked at in one hold of the lock: some ten microseconds.
 const AREAS_AT_ONCE: usize = 128;
-/// How often the caller is asked while a batch is waited for.
+/// Number of times that the caller is called while waiting for a batch.
 const ASKED_IN_PATIENCE: u32 = 4;
 
-/// Registers what of a process can be paged and is not registered yet; `before` is called ahead of each slice (ADOPT-3).
-/// How many pages that were there already were taken on; None if it could not be done now.
+/// Registers the unregistered pageable areas of a process; `before` is called ahead of each slice
+/// (ADOPT-3). Returns the number of adopted pages; None if it could not be done now.
 pub fn areas(
     pager: &Pager,
     mm: &Arc<Mm>,
@@ -47,7 +54,7 @@ pub fn areas(
     take_on(pager, mm, process, &process.areas().ok()?, before)
 }
 
-/// The same of those that lie next to what was registered lately (ADOPT-5).
+/// Registers the areas next to recently registered ones, like [`areas`] (ADOPT-5).
 pub fn beside(
     pager: &Pager,
     mm: &Arc<Mm>,
@@ -60,7 +67,7 @@ pub fn beside(
     take_on(pager, mm, process, &process.areas_in(&ends).ok()?, before)
 }
 
-/// Registers what of these areas is not.
+/// Registers the unregistered ones among these areas.
 fn take_on(
     pager: &Pager,
     mm: &Arc<Mm>,
@@ -78,18 +85,20 @@ fn take_on(
             if state.ended {
                 return None;
             }
-            // What is registered already may have page tables of any size with nothing in them.
+            // A registered range may have page tables of any size with nothing in them.
             let Some(first) = state.areas.next_missing(at, area.end) else { break };
             if state.areas.missing(area.start, area.end) == [(area.start, area.end)] {
-                // What cannot be registered as a whole may be so in slices. The kernel forgets a range that it refuses (of huge
-                // pages, by now): nothing of it may have been taken on.
+                // An area that cannot be registered as a whole may be registered in slices. The
+                // kernel forgets a range that it refuses (now of huge pages), so nothing of it may
+                // have been adopted.
                 let _ = mm.manage(area.start, area.end);
             }
-            // Of address space nobody has touched there may be terabytes, a slice for each GiB.
+            // There may be terabytes of unused address space, with a slice for each GiB.
             let end = area.end.min(first + REACH_BYTES);
             let stop = process.reach(first, end, SLICE_PAGES).ok()?;
-            // Also what an mremap has added to a registered area: to register it again does nothing, and an
-            // area that took the place of one whose end is yet to be heard of is found here.
+            // This includes a part that an mremap has added to a registered area. Registering it
+            // again does nothing. It also includes an area in place of one whose unmap message is
+            // not read yet.
             for (start, end) in state.areas.missing(first, stop) {
                 if register(mm, &mut state, start, end) {
                     registered.push((start, end));
@@ -110,7 +119,8 @@ fn take_on(
     Some(learnt)
 }
 
-/// What was registered where nothing is has not been (ADOPT-4). Of what has gone since a message comes, and finds nothing.
+/// Takes holes in registered ranges out of `Areas` (ADOPT-4). A range that was unmapped since sends
+/// a message, which then finds nothing.
 fn take_holes_out(
     mm: &Mm,
     registered: &[(u64, u64)],
@@ -126,7 +136,7 @@ fn take_holes_out(
     Some(())
 }
 
-/// The parts of `[start, end)` in which none of the areas lies; they are in order.
+/// Returns the parts of `[start, end)` that no area covers; `areas` are in order.
 fn holes(areas: &[Area], start: u64, end: u64) -> Vec<(u64, u64)> {
     let first = areas.partition_point(|area| area.end <= start);
     let (mut holes, mut at) = (Vec::new(), start);
@@ -142,8 +152,8 @@ fn holes(areas: &[Area], start: u64, end: u64) -> Vec<(u64, u64)> {
     holes
 }
 
-/// The state with no batch under way. The caller of [`areas`] is asked now and then meanwhile (ADOPT-3).
-fn quiet<'a>(mm: &'a Mm, before: &mut dyn FnMut()) -> Option<Held<'a>> {
+/// Locks the state with no batch under way. Calls `before` now and then while it waits (ADOPT-3).
+fn quiet<'a>(mm: &'a Mm, before: &mut dyn FnMut()) -> Option<MmGuard<'a>> {
     for _ in 0..ASKED_IN_PATIENCE {
         if let Some(state) = mm.lock_quiet(BATCH_PATIENCE / ASKED_IN_PATIENCE) {
             return Some(state);
@@ -153,8 +163,8 @@ fn quiet<'a>(mm: &'a Mm, before: &mut dyn FnMut()) -> Option<Held<'a>> {
     None
 }
 
-/// Looks for pages that nobody knows where all is registered, as it seems, and registers again where there are some (ADOPT-4).
-/// How many were taken on; None if it could not be done now.
+/// Looks for unknown pages in ranges that seem to be registered, and registers these ranges again
+/// (ADOPT-4). Returns the number of adopted pages; None if it could not be done now.
 pub fn strays(
     pager: &Pager,
     mm: &Arc<Mm>,
@@ -190,7 +200,7 @@ pub fn strays(
     Some(learnt)
 }
 
-/// Whether pages are there that nobody knows.
+/// Returns whether the range has pages that are not in the pager's table.
 fn has_strays(state: &State, process: &dyn Process, start: u64, end: u64) -> bool {
     let mut found = false;
     let mut look = |from: u64, to: u64| {
@@ -200,8 +210,9 @@ fn has_strays(state: &State, process: &dyn Process, start: u64, end: u64) -> boo
     process.scan_present(start, end, &mut look).is_ok() && found
 }
 
-/// Those of them that could be paged and are not all registered. Most are, and to ask the caller ahead of each (ADOPT-3) took
-/// longer than to take on the others: 3 ms of every 75 beside a node with 700 areas.
+/// Returns the pageable areas that are not wholly registered. Most areas are registered. Calling
+/// `before` ahead of each (ADOPT-3) took longer than adopting the others. It took 3 ms of every 75
+/// with a `node` process of 700 areas.
 fn unregistered<'a>(mm: &Mm, areas: &'a [Area], before: &mut dyn FnMut()) -> Option<Vec<&'a Area>> {
     let mut found = Vec::new();
     for some in areas.chunks(AREAS_AT_ONCE) {
@@ -217,7 +228,8 @@ fn unregistered<'a>(mm: &Mm, areas: &'a [Area], before: &mut dyn FnMut()) -> Opt
     Some(found)
 }
 
-/// False if that cannot be: it may have been unmapped, or belong to another userfaultfd.
+/// Registers a range. Returns false if that fails, because the range may be unmapped or belong to
+/// another userfaultfd.
 fn register(mm: &Mm, state: &mut State, start: u64, end: u64) -> bool {
     if !mm.manage(start, end) {
         return false;
@@ -225,15 +237,15 @@ fn register(mm: &Mm, state: &mut State, start: u64, end: u64) -> bool {
     for (start, end) in state.areas.missing(start, end) {
         state.areas.add(start, end);
     }
-    if mm.guarded.load(Relaxed)
+    if mm.cow_protected.load(Relaxed)
         && let Some(pins) = mm.link.get().and_then(Link::pins)
     {
-        guard::raise_range(&*mm.uffd, start, end, &pins);
+        cow_protect::raise_range(&*mm.uffd, start, end, &pins);
     }
     true
 }
 
-/// Takes on the pages that are there. How many.
+/// Adopts the present pages of a range. Returns their number.
 fn pages(
     pager: &Pager,
     mm: &Mm,
@@ -242,10 +254,10 @@ fn pages(
     start: u64,
     end: u64,
 ) -> u64 {
-    // Pages only read so far are the kernel's zero page and cost nothing; a write would make pages of them
-    // behind our back, so it is made to ask.
+    // A page that was only read is the kernel's zero page and costs nothing. A write would make it
+    // a page unseen by the pager. Write protection turns that write into a fault.
     let mut protect = |from: u64, to: u64| {
-        // An area that is going away needs no protection.
+        // An area that is being unmapped needs no protection.
         let _ = mm.uffd.protect(from, to - from);
     };
     if process.scan_zero(start, end, &mut protect).is_err() {
@@ -253,7 +265,7 @@ fn pages(
     }
     let mut adopted = 0;
     let mut resident = pager.resident();
-    // A process that is ending has nothing to scan; what was missed stays where it is.
+    // A process that is ending has nothing to scan. Missed pages stay where they are.
     let _ = process.scan_present(start, end, &mut |from, to| {
         for vpn in (Vpn::of_address(from).0..Vpn::of_address(to).0).map(Vpn) {
             if state.space.get(vpn) == Entry::None {
@@ -279,8 +291,8 @@ mod tests {
 
     const PAGES: u64 = 64;
 
-    /// A run beside which this process is what is paged, and memory of it, mapped for that alone, that begins with so many
-    /// pages.
+    /// A run that pages this very process, with a mapping of its own that begins with [`PAGES`]
+    /// filled pages.
     struct Own {
         pager: Pager,
         uffd: Quiet,
@@ -292,7 +304,7 @@ mod tests {
         _turn: MutexGuard<'static, ()>,
     }
 
-    /// Memory that one test gives back another would get.
+    /// Serialises the tests, because one test may get memory that another gives back.
     static TURN: Mutex<()> = Mutex::new(());
 
     fn own() -> Own {
@@ -312,8 +324,9 @@ mod tests {
         Own { pager, uffd, mm, process, memory, start, end, _turn: turn }
     }
 
-    /// An area was read of in the moment before it was given back: it counted as registered for ever, and what came to lie
-    /// there was never found. A program whose threads filled it was killed as out of memory.
+    /// An area that is unmapped before it is registered does not count as registered. It counted
+    /// for ever, and a later mapping there was never found. A program whose threads filled that was
+    /// killed as out of memory.
     #[test]
     fn what_is_gone_when_it_is_registered_is_not() {
         let mut own = own();
@@ -326,12 +339,13 @@ mod tests {
         assert_eq!(own.mm.lock().areas.end_of(own.start), None);
     }
 
-    /// Go's `mremap` of what it had filled meanwhile ended with EFAULT.
+    /// The whole area is registered at once. Otherwise Go's `mremap` of an area that it had filled
+    /// meanwhile ended with EFAULT.
     #[test]
     fn an_area_stays_one_to_the_kernel_while_its_pages_are_taken_on() {
         let mut own = own();
         let memory = own.memory.as_mut().expect("not given back yet");
-        // More than a slice of it.
+        // This fills more than a slice.
         memory.fill(1);
         let (start, end) = (own.start, own.end);
         areas(&own.pager, &own.mm, &own.process, &mut || ()).expect("it is done");
@@ -343,7 +357,8 @@ mod tests {
         assert_eq!(own.mm.lock().areas.next_missing(start, end), None);
     }
 
-    /// With tens of thousands of areas each look at them all takes longer than the program needs to grow.
+    /// A growing area is found next to a registered one. With tens of thousands of areas, a look at
+    /// all of them takes longer than the program needs to grow.
     #[test]
     fn what_grows_is_found_beside_what_is_registered() {
         let own = own();
@@ -354,14 +369,15 @@ mod tests {
         let registered = own.uffd.registered.lock().expect("nobody panicked").clone();
         let is_found = |&(start, end): &(u64, u64)| start <= own.start && end > own.start;
         assert!(registered.iter().any(is_found), "{registered:x?}");
-        // Other tests map and unmap their memory next to this, but not next to the heap.
+        // Other tests map and unmap memory next to this, but not next to the heap.
         let areas = own.process.areas().expect("it is there");
         let heap = areas.iter().find(|area| area.name == "[heap]").expect("of the first thread");
         let is_heap = |&(start, end): &(u64, u64)| start < heap.end && end > heap.start;
         assert!(!registered.iter().any(is_heap), "{registered:x?}");
     }
 
-    /// The same where something else lay there by then: its pages are known to nobody, and it is registered again.
+    /// Unknown pages in a range that seems to be registered are found, and the range is registered
+    /// again.
     #[test]
     fn pages_in_what_seems_to_be_registered_are_found() {
         let own = own();

@@ -1,5 +1,5 @@
-//! The rules of the crate's head, and whether a test breaks one of them on purpose: what would not be noticed
-//! if it were broken is not tested.
+//! The rules at the head of the crate, and whether a test breaks one of them on purpose. The tests
+//! show that a broken rule is noticed.
 
 /// A rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,13 +12,14 @@ pub enum Rule {
     Ord6,
     Ord7,
     Wake1,
-    /// An address space is taken for a process's only if that process has its identity page.
+    /// IDENTITY-1: an address space is taken for a process's only if that process has its identity
+    /// page.
     Identity1,
-    /// A host that stops grants no time ([`crate::patience`]).
+    /// PATIENCE-1: a host that stops grants no time ([`crate::patience`]).
     Patience1,
 }
 
-/// Whether it is broken: never, outside tests.
+/// Returns whether a rule is broken: never outside tests.
 #[cfg(not(test))]
 pub const fn is_broken(_: Rule) -> bool {
     false
@@ -29,13 +30,13 @@ thread_local! {
     static BROKEN: std::cell::Cell<Option<Rule>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether this thread's test breaks it.
+/// Returns whether this thread's test breaks a rule.
 #[cfg(test)]
 pub fn is_broken(rule: Rule) -> bool {
     BROKEN.get() == Some(rule)
 }
 
-/// Has this thread's test break a rule, or none.
+/// Makes this thread's test break a rule, or none.
 #[cfg(test)]
 pub fn set_broken(rule: Option<Rule>) {
     BROKEN.set(rule);

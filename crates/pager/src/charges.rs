@@ -1,12 +1,14 @@
-//! Who holds how many pages: the budget's count, and that of each address space, changed together and here alone.
+//! Charges: the page counts of the budget and of each address space, changed together and only
+//! here.
 //!
-//! * CHARGES-1: `Mm::known` is the number of its pages that its table has in memory (in sight or cool) and of the places
-//!   of its pool that are retired and not yet dropped.
-//! * CHARGES-2: the budget counts a page that relatives share once. Which are shared nobody tells as it changes, so what
-//!   an address space with relatives lets go of stays counted until the next measurement.
+//! * CHARGES-1: `Mm::known` counts the pages that the table has in memory, mapped or standby. It
+//!   also counts the pool slots that are pending discard.
+//! * CHARGES-2: The budget counts a page that a fork group shares once. No event reports when
+//!   sharing changes. So pages that a sharing address space lets go of stay counted until the next
+//!   measurement.
 //!
-//! Lock order: who counts holds `Pager::resident` (the zone is part of it); `let_go` takes it, under the
-//! state of the address space.
+//! Lock order: a thread that counts holds `Pager::resident` (the zone is part of it). `let_go`
+//! takes that lock under the state of the address space.
 
 use crate::mm::{Mm, State};
 use crate::server::Pager;
@@ -14,24 +16,24 @@ use ebb_mm::resident::{Charge, Dropped, Zone};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Mm {
-    /// The pages of a charge are in its memory now.
+    /// Records that the pages of a charge are in memory now.
     pub fn place(&self, zone: &mut Zone, charge: Charge) {
         self.known.fetch_add(charge.pages().cast_signed(), Relaxed);
         zone.place(charge);
     }
 
-    /// So many pages were found in its memory that nobody had counted.
+    /// Records uncounted pages that were found in memory.
     pub fn found(&self, zone: &mut Zone, pages: u64) {
         self.known.fetch_add(pages.cast_signed(), Relaxed);
         zone.found(pages);
     }
 
-    /// So many pages were learnt of that the budget counts already.
+    /// Records pages that the budget counts already.
     pub fn learnt(&self, pages: u64) {
         self.known.fetch_add(pages.cast_signed(), Relaxed);
     }
 
-    /// So many pages of it are in memory no more, which the program did (CHARGES-2).
+    /// Records pages that the program has removed from memory (CHARGES-2).
     pub fn gone(&self, zone: &mut Zone, pages: u64) {
         self.known.fetch_sub(pages.cast_signed(), Relaxed);
         if !self.related.load(Relaxed) {
@@ -39,13 +41,14 @@ impl Mm {
         }
     }
 
-    /// So many pages of it are in memory no more, `shared` of which relatives still have.
+    /// Records pages that are no longer in memory. Other processes of the fork group still have
+    /// `shared` of them.
     pub fn dropped(&self, zone: &mut Zone, pages: u64, shared: u64) {
         self.known.fetch_sub(pages.cast_signed(), Relaxed);
         zone.gone(pages - shared);
     }
 
-    /// So many pages that it had in common with relatives are there twice now: one is its own.
+    /// Records copies of pages that were shared in the fork group: each copy is a page of its own.
     pub fn copied(&self, zone: &mut Zone, charge: Charge) {
         self.shares_less(charge.pages());
         zone.place(charge);
@@ -53,12 +56,12 @@ impl Mm {
 }
 
 impl Pager {
-    /// Frames, pool places and slots that nobody holds any more.
+    /// Releases frames, pool slots and store slots that no page uses any more.
     pub fn let_go(&self, mm: &Mm, state: &mut State, dropped: &Dropped) {
         for &place in &dropped.pool {
-            state.pool.retire(place);
+            state.pool.discard_later(place);
         }
-        // A cool page stays counted until it is dropped from the pool.
+        // A standby page stays counted until it is dropped from the pool.
         mm.gone(&mut self.resident().zone, dropped.frames - dropped.pool.len() as u64);
         self.discard(dropped);
     }

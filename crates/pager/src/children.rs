@@ -1,9 +1,10 @@
-//! Forked children that ask for an agent, and those that will never have one.
+//! Forked children that ask for an agent, and children that will never have one.
 //!
-//! A child asks by a call through the table of the ancestor it was forked from (`Link`); the bell that it rings is
-//! in its own address space, so there is no doubt which child asks, whatever user, root or namespaces it has.
-//! The fault thread notes it here; the door finds the process, takes one end of the child's pair of
-//! sockets out of the descriptor table of its agent, and waits for the greeting there.
+//! A child asks by a call through the shared table (`Link`) of the ancestor from which it was
+//! forked. The child rings a doorbell in its own address space. So there is no doubt which child
+//! asks, whatever user, root or namespaces it has. The fault thread adds the child to the
+//! candidates here. The listener then finds the process. It takes one end of the child's pair of
+//! sockets out of the descriptor table of the agent, and waits for the hello there.
 
 use crate::fork;
 use crate::limits::LOOK_PAUSE;
@@ -26,63 +27,63 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Candidate {
     pub mm: Arc<Mm>,
     pub wish: Wish,
-    /// Where the answer goes.
+    /// Link through which the answer goes.
     pub line: Link,
     pub caller: Caller,
-    /// It is this child's call: no other could have been meant.
+    /// Whether the call is surely this child's: no other child could have made it.
     pub certain: bool,
 }
 
-/// What for. All numbers are those that it has for itself.
+/// Request of a child. All numbers are those in the child's own namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// An agent, whose thread has one end of a connection as this descriptor.
+    /// Asks for an agent, whose thread has one end of a connection as this descriptor.
     Join { thread: u32, descriptor: u32 },
-    /// Nothing: it cannot have one.
+    /// Reports that it cannot have an agent.
     Alone { reason: i32 },
 }
 
-/// Those whom the door has yet to look at.
+/// Children at which the listener has yet to look.
 #[derive(Debug)]
 pub struct Candidates {
     waiting: Mutex<Vec<Candidate>>,
-    /// Those that have not been served, the one at hand among them.
+    /// Number of children that are not served yet, including the one being served.
     owed: AtomicUsize,
     come: OwnedFd,
 }
 
 impl Candidates {
-    /// Nobody yet.
+    /// Creates an empty list.
     pub fn new() -> io::Result<Self> {
         let come = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { waiting: Mutex::default(), owed: AtomicUsize::new(0), come })
     }
 
-    /// One more; the door wakes.
+    /// Adds a child and wakes the listener.
     pub fn add(&self, candidate: Candidate) {
         self.owe();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(candidate);
-        // A full counter is as good as a raised one.
+        // If the counter is full, the listener wakes, too.
         let _ = rustix::io::write(&self.come, &1u64.to_ne_bytes());
     }
 
-    /// One more is to be served.
+    /// Counts one more child that must be served.
     pub fn owe(&self) {
         self.owed.fetch_add(1, Relaxed);
     }
 
-    /// One of those that are owed has been served.
+    /// Records that a child has been served.
     pub fn served(&self) {
         self.owed.fetch_sub(1, Relaxed);
     }
 
-    /// Whether somebody waits for the pager, and not the other way round.
+    /// Returns whether a child waits for the pager.
     pub fn are_owed(&self) -> bool {
-        // Relaxed: looked at now and then, and nothing else is ordered by it.
+        // Relaxed, because the value is read now and then, and orders nothing else.
         self.owed.load(Relaxed) > 0
     }
 
-    /// All of them; each is to be said to be served.
+    /// Takes all waiting children. The caller must call [`Self::served`] for each.
     pub fn take(&self) -> Vec<Candidate> {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.come, &mut counter);
@@ -91,23 +92,24 @@ impl Candidates {
 }
 
 impl AsFd for Candidates {
-    /// Readable when somebody has come.
+    /// Returns the descriptor that is readable when a child has asked.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.come.as_fd()
     }
 }
 
 impl Candidate {
-    /// Does what it wishes and answers. The connection to it, if it is to have one.
+    /// Serves the request and answers. Returns the connection to the child, if it gets an agent.
     pub fn serve(&self, pager: &Pager) -> Option<Box<dyn Connection>> {
         let (answer, connection) = match self.wish {
             Wish::Join { thread, descriptor } => {
                 match self.take_line(pager, thread, descriptor) {
                     Ok(connection) => (0, Some(connection)),
-                    // Another's, who is heard, too, and must not be turned away. Of whom nothing is known no call
-                    // can be told from another's: each is answered, or its own would not be.
+                    // The call is another child's, which is handled, too, and must not be turned
+                    // away. An unidentified child's call cannot be told from another's. Hence each
+                    // is answered, or the child's own call would not be.
                     Err(_) if !self.certain && self.mm.process().is_some() => return None,
-                    // It is told, and tries another way.
+                    // The child gets the error, and tries another way.
                     Err(error) => (number_of(&error), None),
                 }
             }
@@ -124,14 +126,14 @@ impl Candidate {
         connection
     }
 
-    /// Looks which process it is.
+    /// Looks for the process of the child.
     fn find(&self, pager: &Pager, thread: Option<u32>) {
         let wait = Wait::new(&pager.clock, Patience::Confirming);
         while !wait.is_over(&pager.clock) {
             if fork::find_process(pager, &self.mm, thread).is_some() {
                 return;
             }
-            // The ringing of the bell itself has yet to end.
+            // The mapping change by which the child rings the doorbell is not finished yet.
             pager.host.sleep(LOOK_PAUSE);
         }
     }

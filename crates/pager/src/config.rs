@@ -1,4 +1,4 @@
-//! What the front tells the pager at the start.
+//! The configuration of a run, which the supervisor sends to the pager at the start.
 
 use ebb_mm::resident::Split;
 use ebb_mm::tunables::{SetError, Tunables};
@@ -6,7 +6,7 @@ use ebb_swap::TierSpec;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// How the end-of-run report is written.
+/// Format of the end-of-run report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReportFormat {
@@ -16,29 +16,29 @@ pub enum ReportFormat {
     Json,
 }
 
-/// Where the report goes.
+/// Destination of the report.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReportTo {
-    /// The standard error of `ebb run`, which is the program's.
+    /// Standard error of `ebb run`, which is also the program's.
     Stderr,
-    /// Its standard output.
+    /// Standard output of `ebb run`.
     Stdout,
     /// A file, which is overwritten.
     File(PathBuf),
-    /// There is none.
+    /// No report is written.
     Nowhere,
 }
 
-/// Which tiers get pages encrypted.
+/// Tiers that get pages encrypted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encrypt {
-    /// Those on other machines.
+    /// Tiers on other machines.
     Remote,
-    /// Files, too.
+    /// Tiers on other machines, and files.
     All,
-    /// None.
+    /// No tier.
     None,
 }
 
@@ -52,70 +52,76 @@ impl From<Encrypt> for ebb_swap::Encrypt {
     }
 }
 
-/// Less cannot hold what a program touches between two faults.
+/// Least limit of a run, in bytes. Less cannot hold the pages that a program needs between two
+/// faults.
 pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 
-/// One run.
+/// Configuration of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
-    /// Most bytes of memory the tree may have resident, compressed tier included.
+    /// Limit of the resident memory of the tree, including the compressed tier, in bytes.
     pub memory_max_bytes: u64,
-    /// Where reclaim aims; between that and the limit the tree is slowed down.
+    /// Amount of memory at which reclaim aims, in bytes. Between that and the limit the tree is
+    /// slowed down.
     pub memory_high_bytes: Option<u64>,
-    /// The tiers as the user wrote them.
+    /// Tiers, as the user wrote them.
     pub swap: String,
-    /// Where agents connect.
+    /// Path of the socket to which agents connect.
     pub socket: PathBuf,
-    /// Address space for the pool of each process.
+    /// Address space for the pool of each process, in bytes.
     pub pool_bytes: u64,
-    /// The report's form.
+    /// Format of the report.
     pub report: ReportFormat,
-    /// Its place.
+    /// Destination of the report.
     pub report_to: ReportTo,
-    /// A trace of the pages asked for goes there.
+    /// File for a trace of the requested pages.
     pub record: Option<PathBuf>,
-    /// What happens to the run is written there; `-` is standard error.
+    /// File for the events of the run; `-` is standard error.
     pub events: Option<PathBuf>,
     /// Faults to inject into the store, for tests.
     pub inject: Option<String>,
-    /// Which tiers are encrypted.
+    /// Tiers that are encrypted.
     pub encrypt: Encrypt,
     /// Whether io_uring may be used.
     pub io_uring: bool,
-    /// Share of the resident pages kept cool, in 1/1000.
-    pub cool_permille: u32,
-    /// Whether the share of compressed memory follows what is asked for; else it is as large as it may be.
+    /// Share of the resident pages kept on the standby list, in permille.
+    pub standby_permille: u32,
+    /// Whether the share of compressed memory adapts to demand. Otherwise it is as large as
+    /// allowed.
     pub split: bool,
     /// Whether the fault thread may stay on the CPU of a program with one faulting thread.
-    pub solo: bool,
-    /// Most pages fetched ahead of a program that passes over memory; 0: none.
+    pub cpu_follow: bool,
+    /// Most pages fetched ahead of a sequential pass over memory; 0 for none.
     pub readahead_pages: u32,
     /// Switches of the engine, KEY=VALUE each.
     pub switches: Vec<String>,
-    /// Cool pages ahead of a pass come back with the one that was touched.
+    /// Whether standby pages ahead of a pass are reactivated together with the faulting page.
     pub look_around: bool,
-    /// Manage every area from the start, however far the limit is.
+    /// Whether every area is managed from the start, however far the limit is.
     pub eager: bool,
-    /// A sample of pages is taken out of sight again and again, to see how soon each is used again.
+    /// Whether the pager repeatedly unmaps a sample of pages, to see how soon each is used again.
     pub sample: bool,
-    /// Memory that is not managed ends the run.
+    /// Whether unmanaged memory ends the run.
     pub strict: bool,
-    /// The share of time that may be lost to waiting for memory, in thousandths: the limit follows it.
+    /// Share of time that may be lost to waiting for memory, in permille. The limit is adapted to
+    /// it.
     pub pressure_target_permille: Option<u32>,
-    /// The process that becomes the program, where the front is not its parent (`--exec`).
+    /// Process that becomes the program, if the supervisor is not its parent (`--exec`).
     pub root: Option<u32>,
-    /// That process ran before, and is given back in the end (`ebb attach`).
+    /// Whether that process ran before, and is given back in the end (`ebb attach`).
     pub attached: bool,
-    /// So is what it had started before (`--tree`).
+    /// Whether processes that it had started before are given back, too (`--tree`).
     pub tree: bool,
-    /// The command line, for the report ([`shown`]).
+    /// Command line, for the report ([`shown`]).
     pub command: Vec<String>,
 }
 
-/// Bytes of a command line that are shown. All of the configuration is one message to the pager, of 64 KiB at most.
+/// Limit of the bytes shown of a command line. The whole configuration is one message to the pager,
+/// of 64 KiB at most.
 const SHOWN_MAX: usize = 4096;
 
-/// The words of a command line, as a report shows them: of a long one the beginning, and `…`.
+/// Returns the words of a command line, as a report shows them. A long one is cut and ends with
+/// `…`.
 #[must_use]
 pub fn shown(words: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Vec<String> {
     let (mut shown, mut left) = (Vec::new(), SHOWN_MAX);
@@ -133,7 +139,7 @@ pub fn shown(words: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Vec<String> {
     shown
 }
 
-/// What a run has that asks for nothing: no limit yet, no tiers, no report.
+/// Gives the configuration of a run without settings: no limit yet, no tiers, no report.
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -149,9 +155,9 @@ impl Default for Config {
             inject: None,
             encrypt: Encrypt::Remote,
             io_uring: true,
-            cool_permille: 500,
+            standby_permille: 500,
             split: true,
-            solo: true,
+            cpu_follow: true,
             readahead_pages: 64,
             look_around: true,
             switches: Vec::new(),
@@ -168,8 +174,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How large compressed memory may become, where nobody has said it and there is no other tier: what is left is
-    /// for the program to run in.
+    /// Returns the limit of compressed memory if the user has set none and there is no other tier.
+    /// The program needs the rest to run in.
     #[must_use]
     pub fn ram_bytes_max(&self, memory_max_bytes: u64) -> Option<u64> {
         let tiers = ebb_swap::parse_tiers(&self.swap).ok()?;
@@ -177,13 +183,14 @@ impl Config {
             .then(|| memory_max_bytes - memory_max_bytes / 8)
     }
 
-    /// Whether compressed memory may grow: nobody has said how large it is, and there is no other tier.
+    /// Returns whether compressed memory may grow: the user has set no size, and there is no other
+    /// tier.
     #[must_use]
     pub fn ram_grows(&self) -> bool {
         self.ram_bytes_max(0).is_some()
     }
 
-    /// How large compressed memory may become, if that was said.
+    /// Returns the limit of compressed memory that the user has set.
     #[must_use]
     pub fn ram_bytes_said(&self) -> Option<u64> {
         let tiers = ebb_swap::parse_tiers(&self.swap).ok()?;
@@ -193,7 +200,8 @@ impl Config {
         })
     }
 
-    /// How memory is divided between pages as they are and compressed ones, where both that and another tier are there.
+    /// Returns how memory is divided between plain and compressed pages, if there is another tier,
+    /// too.
     #[must_use]
     pub fn split(&self) -> Option<Split> {
         let tiers = ebb_swap::parse_tiers(&self.swap).ok()?;
@@ -202,12 +210,12 @@ impl Config {
         self.split.then(|| Split::new(self.memory_max_bytes, most))
     }
 
-    /// The engine's switches: what measured best with cooling, and what the user has set.
+    /// Returns the engine's switches: the preset for standby pages, changed by the user's settings.
     ///
     /// # Errors
-    /// An unknown switch, or a value it cannot have.
+    /// Fails for an unknown switch, or a value that the switch cannot have.
     pub fn tunables(&self) -> Result<Tunables, SetError> {
-        let mut tunables = Tunables::cooling();
+        let mut tunables = Tunables::standby();
         self.switches.iter().try_for_each(|pair| tunables.set(pair))?;
         Ok(tunables)
     }
@@ -217,7 +225,8 @@ impl Config {
 mod tests {
     use super::shown;
 
-    /// A message to the pager held 64 KiB, and was cut in the middle of the command.
+    /// The start of a long command line is shown. A message to the pager holds 64 KiB, and a longer
+    /// one was cut in the middle of the command.
     #[test]
     fn of_a_long_command_line_the_beginning_is_shown() {
         assert_eq!(shown(["echo", "", "a\u{e9}"]), ["echo", "", "a\u{e9}"]);

@@ -1,13 +1,16 @@
-//! A process that was attached to is given back whole (`ebb detach`), and goes on as if nothing had been.
+//! Gives an attached process back whole (`ebb detach`), so that it runs on without Ebb.
 //!
-//! * DETACH-1: only what was attached to is: others have hooks of the agent's in them.
-//! * DETACH-2: from when kswapd rests nothing leaves any more, and nobody is given an agent; and the limit is lifted, so that what comes back waits for nobody.
-//! * DETACH-3: an agent is told to go only when every page of every process is in its place. Then the kernel has all that the
-//!   books have, and the userfaultfd may be closed: who touches something new meanwhile waits for that, and gets it from the
-//!   kernel.
-//! * DETACH-4: where a page cannot be brought back, or a process is stopped, nobody is let go: the run goes on within its limit, and
-//!   who asked is told why.
-//! * DETACH-5: what was mapped for the agent is taken away by the process itself ([`crate::inject`]), when its thread has ended.
+//! * DETACH-1: Only an attached process is given back, because other programs have the agent's
+//!   hooks in them.
+//! * DETACH-2: Once kswapd rests, no page leaves, and no process is given an agent. The limit is
+//!   lifted, so pages that come back wait for no room.
+//! * DETACH-3: An agent is told to end only when every page of every process is in place. Then the
+//!   kernel has all pages that the pager has records of, and the userfaultfd may be closed. A
+//!   thread that faults on a new page meanwhile waits for that, and gets the page from the kernel.
+//! * DETACH-4: If a page cannot be brought back, or a process is stopped, no process is given back.
+//!   The run goes on within its limit, and the caller gets the reason.
+//! * DETACH-5: The process itself unmaps the memory that was mapped for the agent, when the agent's
+//!   thread has ended ([`crate::inject`]).
 
 use crate::inject;
 use crate::limits::SLICE_PAGES;
@@ -17,7 +20,7 @@ use crate::mm::Mm;
 use crate::patience::{Patience, Wait};
 use crate::seam::{Connection, Process};
 use crate::server::Pager;
-use crate::vacant;
+use crate::unmapped;
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, Vpn};
 use ebb_sys::{proc, signals};
@@ -27,92 +30,94 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// After so long without one it is looked at what lies there.
+/// Time without a page coming back after which the pager looks at what lies in place of the pages.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
-/// How often pages are asked for until they are there.
+/// Interval at which missing pages are requested until they are in place.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
-/// Pages that are asked for at once.
+/// Limit of the pages requested at once.
 const ASKED_MAX: usize = 256;
-/// How often all processes are gone through: they may fork meanwhile.
+/// Number of passes over all processes, because they may fork meanwhile.
 const ROUNDS_MAX: u32 = 100;
 
-/// What concerns it.
+/// State of a detach.
 #[derive(Default)]
 pub struct Detach {
-    /// Under way: nothing leaves.
+    /// Whether a detach is under way: no page leaves.
     on: AtomicBool,
-    /// kswapd has seen that.
+    /// Whether kswapd has seen that.
     rests: AtomicBool,
-    /// Pages that are to come back, for the fault thread.
+    /// Pages that must come back, for the fault thread.
     wanted: Mutex<VecDeque<(Arc<Mm>, Vpn)>>,
-    /// It was tried because nothing more could be stored.
+    /// Whether a detach was tried because nothing more could be stored.
     tried: AtomicBool,
-    /// Who asked for it.
+    /// Connections of the commands that asked for the detach.
     lines: Mutex<Vec<Box<dyn Connection>>>,
 }
 
 impl Detach {
-    /// Whether nothing may leave any more.
+    /// Returns whether a detach is under way, so that no page may leave.
     pub fn is_on(&self) -> bool {
         self.on.load(SeqCst)
     }
 
-    /// kswapd has nothing under way.
+    /// Records that kswapd has nothing under way.
     pub fn rest(&self) {
         self.rests.store(true, SeqCst);
     }
 
-    /// Pages that are to come back.
+    /// Takes the list of pages that must come back.
     pub fn take_wanted(&self) -> VecDeque<(Arc<Mm>, Vpn)> {
         std::mem::take(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a run in which nothing more can be stored may end so.
+    /// Returns whether a run in which nothing more can be stored may end by a detach.
     pub fn is_way_out(&self, pager: &Pager) -> bool {
         pager.config.attached && !self.tried.load(SeqCst)
     }
 
-    /// Has it end so, if it may.
+    /// Ends the run by a detach if that is allowed. Returns whether it is.
     pub fn try_way_out(&self, pager: &Pager) -> bool {
         let may = self.is_way_out(pager);
         if may {
             self.tried.store(true, SeqCst);
-            tell_front(pager);
+            tell_supervisor(pager);
         }
         may
     }
 
     fn answer(&self, text: &str) {
         let lines = std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
-        // Who asked may have left.
+        // The command may have ended.
         lines.iter().for_each(|line| drop(line.say(text.as_bytes())));
     }
 }
 
-/// Somebody asks for it. The front is told, which says so to this pager: it has to know.
+/// Handles a command's request to detach. The supervisor has to know, so it gets a signal and then
+/// makes the request to this pager.
 pub fn asked(pager: &Pager, line: Box<dyn Connection>) -> std::io::Result<()> {
     if !pager.config.attached {
         let why = "it was started by ebb run, and hooks of Ebb's are in it; ebb set PID memory.max=SIZE gives it more";
         return line.say(format!("{REFUSED}{why}").as_bytes());
     }
     pager.detach.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-    tell_front(pager);
+    tell_supervisor(pager);
     Ok(())
 }
 
-/// Has the front say so. Without one it is under way.
-fn tell_front(pager: &Pager) {
-    // Its number could be another's by now.
-    if std::os::unix::process::parent_id() == pager.front {
-        signals::send(pager.front, signals::SIGTERM);
+/// Signals the supervisor to request the detach. Without a supervisor a detach is under way
+/// already.
+fn tell_supervisor(pager: &Pager) {
+    // The supervisor's number may be another process's by now.
+    if std::os::unix::process::parent_id() == pager.supervisor {
+        signals::send(pager.supervisor, signals::SIGTERM);
     }
 }
 
 /// Gives all processes back.
 ///
 /// # Errors
-/// It cannot be (DETACH-4).
+/// Fails if a process cannot be given back (DETACH-4).
 pub fn run(pager: &Arc<Pager>) -> Result<(), String> {
     let result = try_run(pager);
     match &result {
@@ -139,16 +144,16 @@ fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
         pager.wake_kswapd();
         return Err(reason);
     }
-    // A child that is forked now has all its pages, too, and no agent.
+    // From now on a newly forked child has all its pages, too, and no agent.
     while let Some(mm) = pager.mms().into_iter().next() {
         let_go(pager, mm);
     }
-    // For the report.
+    // The report needs the limits.
     pager.engine().resize(pages(limit), pages(high), limit / 2);
     Ok(())
 }
 
-/// Whoever is stopped cannot let go.
+/// Fails if a process is stopped, because it cannot release its agent.
 fn all_run(pager: &Pager) -> Result<(), String> {
     match pager.mms().into_iter().find(|mm| mm.is_stopped()) {
         Some(mm) => Err(format!("process {} is stopped: kill -CONT {0}", mm.pid())),
@@ -156,7 +161,7 @@ fn all_run(pager: &Pager) -> Result<(), String> {
     }
 }
 
-/// What was stored has to fit into the machine.
+/// Fails if the machine has no room for the stored pages.
 fn has_room(pager: &Pager) -> Result<(), String> {
     let mut stored = 0;
     for mm in pager.mms() {
@@ -178,7 +183,7 @@ fn has_room(pager: &Pager) -> Result<(), String> {
     }
 }
 
-/// DETACH-2. Limit and aim, in bytes, as they were.
+/// Stops reclaim and lifts the limit (DETACH-2). Returns limit and aim as they were, in bytes.
 fn lift(pager: &Pager) -> Result<(u64, u64), String> {
     pager.detach.rests.store(false, SeqCst);
     pager.detach.on.store(true, SeqCst);
@@ -193,7 +198,7 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
         pager.host.sleep(PAUSE);
     }
     let plenty = (u64::MAX >> 20) / PAGE_SIZE as u64;
-    // Whoever changes it looks first whether this has begun, under the same lock.
+    // Any other change of the limit first checks for a detach, under this lock.
     let before = pager.limits();
     pager.engine().resize(plenty, plenty, before.0 / 2);
     pager.managing.store(false, SeqCst);
@@ -202,7 +207,7 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
     Ok(before)
 }
 
-/// Has every page of an address space in its place, if it does not end before.
+/// Brings back every page of an address space, unless that ends before.
 fn bring_back(pager: &Pager, mm: &Arc<Mm>) -> Result<(), String> {
     let mut start = Vpn(0);
     loop {
@@ -215,12 +220,12 @@ fn bring_back(pager: &Pager, mm: &Arc<Mm>) -> Result<(), String> {
     }
 }
 
-/// Pages that are not in their places, from `start` on, and where to go on.
+/// Returns pages from `start` on that are not in place, and where to go on.
 fn away(mm: &Mm, start: Vpn) -> (Vec<Vpn>, Option<Vpn>) {
     let (mut away, mut next) = (Vec::new(), Some(start));
     while let Some(start) = next.filter(|_| away.len() < ASKED_MAX) {
         let mut note = |vpn, entry| {
-            if matches!(entry, Entry::Cool(_) | Entry::Stored { .. }) {
+            if matches!(entry, Entry::Standby(_) | Entry::Stored { .. }) {
                 away.push(vpn);
             }
         };
@@ -229,7 +234,8 @@ fn away(mm: &Mm, start: Vpn) -> (Vec<Vpn>, Option<Vpn>) {
     (away, next)
 }
 
-/// Has them fetched. What nobody waits for is given up where its area is changing just then: it is asked for again.
+/// Fetches the pages `away` and waits for them. A page that no thread waits for is given up if its
+/// area is changing. Hence it is requested again.
 fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), String> {
     let (mut since, mut asked) = (pager.clock.now(), None);
     let mut wait = Wait::new(&pager.clock, Patience::Detach);
@@ -242,8 +248,9 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
         let before = away.len();
         {
             let state = mm.lock();
-            let is_away =
-                |vpn: &Vpn| matches!(state.space.get(*vpn), Entry::Cool(_) | Entry::Stored { .. });
+            let is_away = |vpn: &Vpn| {
+                matches!(state.space.get(*vpn), Entry::Standby(_) | Entry::Stored { .. })
+            };
             away.retain(is_away);
         }
         if away.is_empty() || !mm.is_alive() {
@@ -265,8 +272,8 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
     }
 }
 
-/// Takes those out in whose place something else lies by now, a guard for one, or nothing can: what the books have of them
-/// nobody will see again. Whether there were any.
+/// Removes pages in whose place something else lies by now (such as a guard), or nothing can lie.
+/// No thread will see the recorded content of these pages again. Returns whether there were any.
 fn forget_others(mm: &Mm, away: &mut Vec<Vpn>) -> bool {
     let Some(areas) = mm.process().and_then(|process| process.areas().ok()) else { return false };
     let is_mapped = |vpn: Vpn| {
@@ -274,11 +281,11 @@ fn forget_others(mm: &Mm, away: &mut Vec<Vpn>) -> bool {
         areas.get(at).is_some_and(|area| area.start <= vpn.address() && area.is_pageable())
     };
     let before = away.len();
-    away.retain(|&vpn| is_mapped(vpn) && vacant::still(mm, vpn) != Some(false));
+    away.retain(|&vpn| is_mapped(vpn) && unmapped::still(mm, vpn) != Some(false));
     away.len() < before
 }
 
-/// An address space whose pages are all there goes on by itself.
+/// Releases an address space whose pages are all in place, and its agent.
 fn let_go(pager: &Arc<Pager>, mm: Arc<Mm>) {
     let (pid, agent) = (mm.pid(), mm.process().and_then(Process::agent));
     let is_there = |agent| mm.process().is_some_and(|process| process.has_thread(agent));
@@ -298,7 +305,8 @@ fn let_go(pager: &Arc<Pager>, mm: Arc<Mm>) {
     let others = mm.link.get().or(mm.inherited.last()).map(Link::mapped_for_it);
     let mapped: Vec<_> = [pool].into_iter().chain(others.into_iter().flatten()).collect();
     pager.drop_mm(&mm);
-    // The userfaultfd is closed with the last use of it: until then unmapping would wait for somebody to hear of it.
+    // The userfaultfd is closed with its last use. Until then, unmapping would wait for a reader of
+    // the message.
     let wait = Wait::new(&pager.clock, Patience::LastUse);
     while Arc::strong_count(&mm) > 1 && !wait.is_over(&pager.clock) {
         pager.host.sleep(PAUSE);
@@ -307,7 +315,7 @@ fn let_go(pager: &Arc<Pager>, mm: Arc<Mm>) {
     if pid != 0
         && let Err(error) = inject::clean(pid, &pager.config.socket, &mapped)
     {
-        // It may have ended.
+        // The process may have ended.
         if proc::state(pid).is_some_and(|state| state != 'Z') {
             pager.say(&format!(
                 "process {pid} has its memory back; what Ebb mapped in it stays: {error}"

@@ -1,9 +1,13 @@
-//! What happens to a run, for programs: a line of JSON for each event (`ebb run --events FILE`).
+//! Events of a run for other programs: a line of JSON for each event (`ebb run --events FILE`).
 //!
-//! * EVENTS-1: a line is one write to a file that is appended to: several runs may share one.
-//! * EVENTS-2: who has something to tell waits for no device: a thread of its own writes ([`Writer`]). What is more than may wait is lost.
-//! * EVENTS-3: what cannot be written harms nothing. It is said once, and the end of a run waits for a while at most.
-//! * EVENTS-4: the start is told of first, and times rise. What happens before the front has said that the program runs waits for that.
+//! * EVENTS-1: A line is one write to a file opened for appending, so several runs may share a
+//!   file.
+//! * EVENTS-2: A thread that reports an event waits for no device, because a thread of its own
+//!   writes (`Writer`). Lines beyond the limit of waiting ones are lost.
+//! * EVENTS-3: A failed write harms nothing. It is reported once. The end of a run waits for a
+//!   limited time.
+//! * EVENTS-4: The start is the first event, and times rise. Earlier events wait until the
+//!   supervisor has reported that the program runs.
 
 use crate::server::Pager;
 use crate::unmanaged::Kind;
@@ -17,27 +21,27 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Why every process of a run is killed.
+/// Reason why every process of a run is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// Nothing more could be stored, and threads waited in vain.
+    /// Nothing more could be stored, and threads waited without progress.
     OutOfMemory,
-    /// `gen.min_ttl_ms`.
+    /// The limit `gen.min_ttl_ms` was not met.
     Thrashing,
-    /// `--strict`.
+    /// `--strict` forbids memory that cannot be managed.
     Unmanaged,
     /// No descriptor was left to take another process in.
     OutOfDescriptors,
     /// A process could not be served any more.
     NotServed,
     /// The `ebb run` was killed.
-    FrontEnded,
+    SupervisorEnded,
     /// The pager was killed.
     PagerEnded,
 }
 
-/// Who has changed a limit.
+/// Source of a changed limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
@@ -47,7 +51,7 @@ pub enum By {
     PressureTarget,
 }
 
-/// What has happened, with its figures.
+/// An event, with its figures.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -55,98 +59,99 @@ pub enum Event {
     Started {
         /// The program and its arguments.
         command: Vec<String>,
-        /// The limit.
+        /// Limit of the run, in bytes.
         memory_max_bytes: u64,
-        /// Where reclaim aims.
+        /// Amount of memory at which reclaim aims, in bytes.
         memory_high_bytes: u64,
     },
-    /// `wanted_bytes` is more where it could not be had whole.
+    /// The limit has changed. `wanted_bytes` differs from it if the wanted limit could not be
+    /// reached wholly.
     LimitChanged {
-        /// Who changed it.
+        /// Source of the change.
         by: By,
-        /// The limit.
+        /// Limit now in force, in bytes.
         memory_max_bytes: u64,
-        /// Where reclaim aims.
+        /// Amount of memory at which reclaim aims, in bytes.
         memory_high_bytes: u64,
-        /// What is resident, compressed memory with it.
+        /// Resident memory, including compressed memory, in bytes.
         used_bytes: u64,
-        /// The limit that was asked for.
+        /// Limit that was asked for, in bytes.
         wanted_bytes: u64,
     },
-    /// Most of the time is lost to waiting for pages.
+    /// Threads lose most of their time waiting for pages.
     Thrashing {
-        /// Time of threads lost to waiting, of the last ten seconds'.
+        /// Share of the threads' time in the last ten seconds that was lost to waiting, in percent.
         lost_percent: u64,
-        /// The limit.
+        /// Limit of the run, in bytes.
         memory_max_bytes: u64,
-        /// A limit that would be enough.
+        /// Limit that would be enough, in bytes.
         enough_bytes: u64,
     },
-    /// Memory that counts and cannot be stored was met.
+    /// A process has memory that counts and cannot be stored.
     Unmanaged {
-        /// The process's name.
+        /// Name of the process.
         name: String,
-        /// What kind of memory.
+        /// Kind of the memory.
         why: Kind,
     },
-    /// Out of memory.
+    /// The run is out of memory.
     Full {
-        /// The limit.
+        /// Limit of the run, in bytes.
         memory_max_bytes: u64,
-        /// What would be resident if nobody waited.
+        /// Memory that would be resident if no thread waited, in bytes.
         demand_bytes: u64,
-        /// Time of threads, waiting.
+        /// Time that threads have waited, in microseconds.
         waited_us: u64,
-        /// Why nothing more can be stored.
+        /// Reason why nothing more can be stored.
         why: String,
     },
     /// Every process is killed.
     Killed {
-        /// Why.
+        /// Reason of the kill.
         why: Why,
     },
-    /// Every process has ended; the status is as a shell shows it.
+    /// Every process has ended.
     Ended {
-        /// The program's, as a shell shows it; none where it cannot be known.
+        /// Exit status of the program, as a shell shows it; None if it is unknown.
         exit_status: Option<i32>,
-        /// How long the run took.
+        /// Duration of the run, in microseconds.
         wall_time_us: u64,
-        /// The most that was resident.
+        /// Highest amount of resident memory, in bytes.
         peak_resident_bytes: u64,
-        /// Touches that were answered.
+        /// Number of page faults that were answered.
         faults: u64,
-        /// Those of them for which a page was read from a tier.
+        /// Number of page faults for which a page was read from a tier.
         faults_loaded: u64,
-        /// Time of threads, waiting.
+        /// Time that threads have waited, in microseconds.
         waited_us: u64,
     },
 }
 
-/// A line.
+/// One line of the file.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     time_unix_us: u64,
-    /// The `ebb run`.
+    /// Number of the `ebb run` process.
     run: u32,
-    /// The process that it is about.
+    /// Number of the process that the event concerns.
     pid: u32,
     #[serde(flatten)]
     event: &'a Event,
 }
 
-/// The line of an event that happens now, with its end.
+/// Returns the line of an event that happens now, with a newline.
 #[must_use]
 pub fn line(run: u32, pid: u32, event: &Event) -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let line = Line { time_unix_us: since.as_micros() as u64, run, pid, event };
-    // Numbers, names and texts alone: it cannot fail.
+    // The line has only numbers, names and texts, so this cannot fail.
     serde_json::to_string(&line).unwrap_or_default() + "\n"
 }
 
-/// The file of events, or standard error for `-`. Nobody is waited for who is to read at the other end of a pipe.
+/// Opens the file of events, or standard error for `-`. Does not wait for a reader of a pipe.
 ///
 /// # Errors
-/// It cannot be written to.
+/// Fails if the file cannot be written to.
 pub fn open(path: &Path) -> Result<File> {
     if path.as_os_str() == "-" {
         return Ok(std::io::stderr().as_fd().try_clone_to_owned()?.into());
@@ -162,15 +167,15 @@ pub fn open(path: &Path) -> Result<File> {
     }
 }
 
-/// The other end of the thread that writes.
+/// Sends lines to the thread that writes them.
 #[derive(Debug)]
 pub struct Events(Mutex<Lines>);
 
 #[derive(Debug)]
 struct Lines {
-    /// None when nothing more happens.
+    /// None after the last event.
     writer: Option<Writer>,
-    /// What happened before the start was told of, with run and process; None since then (EVENTS-4).
+    /// Events before the start, with run and process; None after the start (EVENTS-4).
     early: Option<Vec<(u32, u32, Event)>>,
 }
 
@@ -190,7 +195,7 @@ impl Lines {
         self.flush(early, pid);
     }
 
-    /// Those about process 0 are about the `program`, whose number was not known.
+    /// Sends the early events. Process 0 stands for the `program`, whose number was not known.
     fn flush(&self, early: Option<Vec<(u32, u32, Event)>>, program: u32) {
         for (run, pid, event) in early.into_iter().flatten() {
             self.send(line(run, if pid == 0 { program } else { pid }, &event));
@@ -205,10 +210,10 @@ impl Lines {
 }
 
 impl Events {
-    /// Begins to write to a file; `say` tells the user what is wrong with it, once.
+    /// Starts a thread that writes to a file. It calls `say` once to report a failure to the user.
     ///
     /// # Errors
-    /// It cannot be opened, or no thread can be started.
+    /// Fails if the file cannot be opened or no thread can be started.
     pub fn new(path: &Path, say: impl Fn(&str) + Send + 'static) -> Result<Self> {
         let mut file = open(path)?;
         let name = path.display().to_string();
@@ -233,12 +238,12 @@ impl Events {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing more happens. Waits until all is written, for a while.
+    /// Ends the events. Waits for a limited time until all lines are written.
     pub fn end(&self) {
         let writer = {
             let mut lines = self.lines();
             let early = lines.early.take();
-            // Of a program that could not be started.
+            // Such events are of a program that could not be started.
             lines.flush(early, 0);
             lines.writer.take()
         };
@@ -247,7 +252,7 @@ impl Events {
     }
 }
 
-/// One write (EVENTS-1). A line that was cut short is ended before the next.
+/// Writes a line with one call (EVENTS-1). Ends a torn line before the next one.
 fn write_line(file: &mut impl Write, line: &str, torn: &mut bool) -> Result<()> {
     let text = if *torn { format!("\n{line}") } else { line.to_owned() };
     let written = loop {
@@ -261,14 +266,14 @@ fn write_line(file: &mut impl Write, line: &str, torn: &mut bool) -> Result<()> 
 }
 
 impl Pager {
-    /// Something has happened to a process, or to the whole run (the program's process).
+    /// Records an event of a process, or of the whole run (by the program's process).
     pub fn note(&self, pid: u32, event: &Event) {
         if let Some(events) = &self.events {
-            events.add(self.front, pid, event);
+            events.add(self.supervisor, pid, event);
         }
     }
 
-    /// Something has happened to the run.
+    /// Records an event of the whole run.
     pub fn note_run(&self, event: &Event) {
         self.note(self.program.load(std::sync::atomic::Ordering::Relaxed), event);
     }
@@ -292,7 +297,8 @@ mod tests {
         assert!(value["time_unix_us"].as_u64() > Some(1_700_000_000_000_000));
     }
 
-    /// A process was met, or asked something, before the front had said that the program runs.
+    /// Events that come before the start are written after it. A process was met, or asked for
+    /// something, before the supervisor had reported that the program runs.
     #[test]
     fn the_start_is_the_first_event_whatever_comes_before() {
         let (to, written) = std::sync::mpsc::channel();
@@ -317,7 +323,7 @@ mod tests {
         assert_eq!(all, expected.map(|(name, pid)| (name.to_owned(), pid)));
     }
 
-    /// Takes so many bytes, then nothing for a while.
+    /// A file that takes `room` bytes, then nothing.
     #[derive(Default)]
     struct Disk {
         room: usize,
@@ -348,7 +354,7 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&disk.written), "one\ntwo\nfour\nfive\n");
     }
 
-    /// A pipe that nobody empties: lines are lost, and nobody waits.
+    /// With a pipe that no process empties, lines are lost and no thread waits.
     #[test]
     fn who_has_something_to_tell_waits_for_nobody() {
         let folder = tempfile::tempdir().expect("a folder");

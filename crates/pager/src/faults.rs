@@ -1,30 +1,31 @@
-//! The fault threads: answer touches and follow mapping changes.
+//! The fault threads: answer page faults and follow mapping changes.
 //!
-//! They never wait for a device, an agent or memory: a touch that needs one of these is set aside and
-//! taken up again, by the first of them, when the store or kswapd says so. Most of the time there is only that first one;
-//! while several threads of the program fault there is one on each of two CPUs (`solo.rs`). Any may read any message: the lock
-//! of the address space, under which messages are read and acted upon (ORD-1), keeps their order.
+//! They never wait for a device, an agent or memory. A fault that needs one of these is deferred.
+//! The first fault thread retries it when the store or kswapd wakes that thread. Usually the first
+//! fault thread is the only active one. While several threads of the program fault, each of two
+//! CPUs has a fault thread (`cpu_follow.rs`). Any fault thread may read any message. The lock of
+//! the address space keeps their order, because messages are read and acted upon under it (ORD-1).
 
 use crate::arrivals::Arrived;
+use crate::busy_poll::BusyPoll;
 use crate::children::{Candidate, Wish};
 use crate::counters;
-use crate::errand::Errand;
+use crate::cow_protect;
 use crate::events::Why;
 use crate::following::Following;
 use crate::fork;
-use crate::guard;
 use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, SERVED_PAGES};
-use crate::linger::Linger;
 use crate::link::{Ask, Link};
 use crate::look_around::BESIDE_MAX;
-use crate::mm::{Held, Mm, State};
+use crate::mm::{Mm, MmGuard, State};
 use crate::patience::{Moment, Patience};
 use crate::pending::Pending;
 use crate::pressure::Stall;
 use crate::seam::Event;
-use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
+use crate::server::{EPOLL_KEY_STORE, EPOLL_KEY_WAKE, Pager, epoll_key_link, epoll_key_uffd};
+use crate::slow_work::SlowWork;
 use crate::stages::{Kind, Ledger, Served};
-use crate::vacant;
+use crate::unmapped;
 use ebb_mm::readahead::Window;
 use ebb_mm::resident::{Arrival, Charge, Entry};
 use ebb_mm::types::{MmId, PAGE_SIZE, Vpn};
@@ -38,47 +39,50 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// How long a thread that is no longer called for may listen.
+/// Time for which an additional fault thread still listens after it is no longer needed.
 const LISTEN: Duration = Duration::from_millis(5);
-/// How soon to look again at touches set aside for a reason that raises no event.
+/// Time until deferred faults are retried if no event announces that they can be answered.
 const RETRY: Duration = Duration::from_millis(1);
-/// Pauses are not worth the while below, and cruel above.
+/// Limits of a throttling pause, in microseconds: a shorter one has no effect, a longer one blocks
+/// the thread for too long.
 const PAUSE_MIN_US: u64 = 10_000;
 const PAUSE_MAX_US: u64 = 2_000_000;
 
-/// Pages beyond the budget that all infants together may have.
+/// Limit of the pages beyond the budget for all starting children together.
 const FED_MAX: u32 = 512;
 
 const UNREADABLE_TEXT: &str = "the process cannot be looked into, and has no agent";
 
-/// Most pages of zeros placed beside a touched one: memory that the program may never use.
+/// Limit of the zero pages placed beside a faulting page. The program may never use them.
 const FRESH_AHEAD_MAX: usize = 15;
 
 static ZEROS: [u8; (1 + FRESH_AHEAD_MAX) * PAGE_SIZE] = [0; (1 + FRESH_AHEAD_MAX) * PAGE_SIZE];
 
-/// A touch that waits.
-pub struct Touch {
+/// A page fault.
+pub struct PageFault {
     pub mm: Arc<Mm>,
     pub address: u64,
-    /// A write to a protected page, which is there.
+    /// Whether the fault is a write to a present write-protected page.
     pub protected: bool,
     pub thread: u32,
     pub since: Instant,
     pub moment: Moment,
     pub asked: Asked,
-    /// Its page began to be fetched, and was there (ticks).
+    /// Times at which the fetch of the page began and at which the page was available, in ticks; 0
+    /// if not set.
     pub begun: Cell<u64>,
     pub got: Cell<u64>,
-    /// What to fetch beside it.
+    /// Pages to fetch beside the faulting page.
     pub window: Window,
-    /// It was not served at once. Goes on to the load that the touch begins or joins.
+    /// Stall in the pressure record, if the fault was not served at once. It passes to the load
+    /// that the fault begins or joins.
     pub stall: Cell<Option<Stall>>,
-    /// There was no memory for it when it was last looked at.
+    /// Whether the last attempt to answer found no memory.
     pub refused: Cell<bool>,
 }
 
-impl Touch {
-    /// That of a message.
+impl PageFault {
+    /// Creates the fault of a message.
     fn of(mm: &Arc<Mm>, event: Event, (since, asked): When) -> Self {
         let Event::Fault { address, protected, thread, .. } = event else {
             unreachable!("changes are followed first");
@@ -100,24 +104,24 @@ impl Touch {
     }
 }
 
-/// No thread: it was not touched, but is fetched ahead.
+/// Thread number of a fault that no thread has caused, because the page is fetched ahead.
 pub const NOBODY: u32 = 0;
 
-/// When a message was read, and how long it took to get the lock for that (ticks).
+/// Time at which a message was read, and time needed to get the lock for that, both in ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub read: u64,
     pub lock: u64,
 }
 
-/// When a message was read.
+/// Time at which a message was read, as an instant and in ticks.
 type When = (Instant, Asked);
 
-/// What became of a touch.
+/// Result of the attempt to answer a page fault.
 pub enum Answer {
-    /// The thread runs on, or will when its load completes.
+    /// The thread runs on, now or when its load completes.
     Given,
-    /// No memory, or the mapping is changing: again later.
+    /// There is no memory, or the mapping is changing: the fault must be retried.
     Later,
 }
 
@@ -125,39 +129,41 @@ pub enum Answer {
 pub struct Server {
     pub pager: Arc<Pager>,
     pub pending: Arc<Pending>,
-    /// It goes on with what others have set aside.
+    /// Whether this is the first fault thread, which retries what other fault threads have
+    /// deferred.
     first: bool,
-    /// Touches that have waited are being answered, in their order, and whether one of them found no memory.
+    /// Set while deferred faults are retried in their order: whether one of them found no memory.
     retrying: Option<bool>,
-    /// A page, and those beside it.
+    /// Buffers for the faulting page and for the pages beside it.
     pub buffer: PageBuffer,
     pub beside: PageBuffer,
     pub arrived: Arrived,
     events: Vec<Event>,
-    /// What was served in this hold of a lock: it counts when the threads are woken.
+    /// Faults served in this hold of a lock. [`Self::let_go`] counts them when it wakes the
+    /// threads.
     served: RefCell<Vec<Served>>,
     ledger: Arc<Ledger>,
 }
 
-/// What was read of an address space, and when, and is not followed yet.
+/// Messages of an address space that are read but not followed yet, and the time of reading.
 pub struct Unheard {
     events: Vec<Event>,
     when: When,
 }
 
-/// The first thread.
+/// Runs the first fault thread.
 pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
-    pager.solo.begin(pager.config.solo);
+    pager.cpu_follow.begin(pager.config.cpu_follow);
     let mut server = Server::new(pager, pending, true);
     let mut ready = Vec::with_capacity(64);
-    let mut linger = Linger::default();
+    let mut busy_poll = BusyPoll::default();
     loop {
         let timeout = server.patience();
-        // What is followed goes on meanwhile.
+        // With a timeout of zero a message is being followed, so the thread does not wait.
         let waits = timeout != Some(Duration::ZERO);
-        let found = waits && pager.solo.is_on() && server.has_loads() && {
-            let found = look(pager, &mut ready, linger.time());
-            linger.ended(found);
+        let found = waits && pager.cpu_follow.is_on() && server.has_loads() && {
+            let found = look(pager, &mut ready, busy_poll.time());
+            busy_poll.ended(found);
             found
         };
         if !found {
@@ -167,7 +173,7 @@ pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
     }
 }
 
-/// Looks whether anything is ready, for `limit` at most.
+/// Polls for ready descriptors for at most `limit`. Returns whether it found any.
 fn look(pager: &Pager, ready: &mut Vec<u64>, limit: Duration) -> bool {
     let began = Instant::now();
     loop {
@@ -181,13 +187,13 @@ fn look(pager: &Pager, ready: &mut Vec<u64>, limit: Duration) -> bool {
     }
 }
 
-/// The thread of the CPU that is the `place`th of those there are.
+/// Runs the additional fault thread of the CPU with index `place` among the available CPUs.
 pub fn run_beside(pager: &Arc<Pager>, pending: &Arc<Pending>, place: usize) {
-    pager.solo.begin_beside(place);
+    pager.cpu_follow.begin_beside(place);
     let mut server = Server::new(pager, pending, false);
     let mut ready = Vec::with_capacity(64);
     loop {
-        pager.solo.await_call(place);
+        pager.cpu_follow.await_call(place);
         wait(&pager.epoll_beside[place], &mut ready, Some(LISTEN));
         server.turn(&ready);
     }
@@ -208,7 +214,7 @@ fn wait(epoll: &OwnedFd, ready: &mut Vec<u64>, timeout: Option<Duration>) {
 }
 
 impl Server {
-    /// Ready to serve.
+    /// Creates a fault thread's state.
     pub fn new(pager: &Arc<Pager>, pending: &Arc<Pending>, first: bool) -> Self {
         Self {
             pager: pager.clone(),
@@ -224,21 +230,22 @@ impl Server {
         }
     }
 
-    /// Whether pages are on their way.
+    /// Returns whether loads are under way.
     fn has_loads(&self) -> bool {
-        !self.pending.books().loads.is_empty()
+        !self.pending.lock().loads.is_empty()
     }
 
-    /// How long the next event may be waited for.
+    /// Returns how long the thread may wait for the next event.
     fn patience(&self) -> Option<Duration> {
-        let books = self.pending.books();
-        if !books.following.is_empty() {
+        let pending_state = self.pending.lock();
+        if !pending_state.following.is_empty() {
             return Some(Duration::ZERO);
         }
-        (!books.waiting.is_empty() || !books.pausing.is_empty()).then_some(RETRY)
+        (!pending_state.waiting.is_empty() || !pending_state.pausing.is_empty()).then_some(RETRY)
     }
 
-    /// One turn: what is ready is served, and who waits is looked at again.
+    /// Serves what is ready. The first fault thread also follows messages and retries deferred
+    /// faults.
     pub fn turn(&mut self, ready: &[u64]) {
         for &token in ready {
             self.serve(token);
@@ -251,27 +258,27 @@ impl Server {
         }
     }
 
-    /// Pages that are to come back, though nobody touches them, are fetched as if somebody did.
+    /// Queues the pages that a detach wants back as if a thread had faulted on each.
     fn fetch_wanted(&self) {
         if !self.pager.detach.is_on() {
             return;
         }
         let asked = Asked { read: ticks::now(), lock: 0 };
         let now = self.pager.clock.now();
-        let touch = |(mm, vpn): (Arc<Mm>, Vpn)| {
+        let fault = |(mm, vpn): (Arc<Mm>, Vpn)| {
             let event = Event::Fault {
                 address: vpn.address(),
                 write: false,
                 protected: false,
                 thread: NOBODY,
             };
-            Touch::of(&mm, event, (now, asked))
+            PageFault::of(&mm, event, (now, asked))
         };
         let wanted = self.pager.detach.take_wanted();
-        self.pending.books().waiting.extend(wanted.into_iter().map(touch));
+        self.pending.lock().waiting.extend(wanted.into_iter().map(fault));
     }
 
-    /// The first thread has something to go on with (PENDING-1).
+    /// Wakes the first fault thread, because there is work that it must go on with (PENDING-1).
     fn hand_on(&self) {
         if !self.first {
             self.pager.wake_faults();
@@ -280,15 +287,15 @@ impl Server {
 
     fn serve(&mut self, token: u64) {
         match token {
-            TOKEN_WAKE => self.pager.clear_wake(),
-            TOKEN_STORE => self.take_completions(),
+            EPOLL_KEY_WAKE => self.pager.clear_wake(),
+            EPOLL_KEY_STORE => self.take_completions(),
             _ => {
                 let Some(mm) = self.pager.mm(MmId((token >> 2) as u32)) else { return };
-                if token == token_uffd(mm.id) {
+                if token == epoll_key_uffd(mm.id) {
                     self.drain(&mm);
-                } else if token == token_link(mm.id) {
-                    // The process ends or becomes another program. Its pages are served until the
-                    // address space is really gone: no thread may ever see a hole.
+                } else if token == epoll_key_link(mm.id) {
+                    // The process ends or executes another program. The pager serves its pages
+                    // until the address space is gone, because no thread may ever see a hole.
                     mm.closing.store(true, SeqCst);
                     self.pager.unwatch(mm.link.get().and_then(Link::descriptor));
                     self.pager.monitor.raise();
@@ -297,14 +304,14 @@ impl Server {
         }
     }
 
-    /// Reads and handles everything an address space has to say.
+    /// Reads and handles all messages of an address space.
     fn drain(&mut self, mm: &Arc<Mm>) {
         loop {
-            if self.pending.books().is_followed(mm) {
+            if self.pending.lock().is_followed(mm) {
                 return;
             }
             let began = ticks::now();
-            if self.pager.solo.is_on() {
+            if self.pager.cpu_follow.is_on() {
                 mm.watch_batch(BATCH_WATCH);
             }
             let Some(state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
@@ -326,7 +333,7 @@ impl Server {
                 Ok(_) => {}
                 Err(error) => {
                     if mm.is_alive() {
-                        // Nobody would answer its touches any more.
+                        // No thread would answer the faults of this address space any more.
                         self.pager.complain(&format!(
                             "cannot read a userfaultfd ({error}); the program is killed"
                         ));
@@ -341,19 +348,21 @@ impl Server {
         }
     }
 
-    /// Follows what an address space says, changes first, up to what takes longer; what was said after that is put off
-    /// with it. `late`: it was read some time ago.
+    /// Follows the messages of an address space, changes first, up to one that takes longer. The
+    /// messages after that one are deferred together with it. `late` says that the messages were
+    /// read some time ago.
     fn hear_all<'a>(
         &mut self,
         mm: &'a Arc<Mm>,
-        mut state: Held<'a>,
+        mut state: MmGuard<'a>,
         events: &mut Vec<Event>,
         when: When,
         mut late: bool,
     ) {
         events.reverse();
         while !self.hear(mm, &mut state, events, when, late) {
-            // Who got a page in this hold runs on. The rest are touches: they are as good as any that had to wait.
+            // Threads that got a page in this hold run on. The remaining messages are faults. They
+            // are treated like any deferred fault.
             self.let_go(mm, state);
             late = true;
             match mm.lock_quiet(BATCH_PATIENCE) {
@@ -361,7 +370,7 @@ impl Server {
                 Some(held) => state = held,
                 None => {
                     for event in events.drain(..).rev() {
-                        self.set_aside(Touch::of(mm, event, when));
+                        self.set_aside(PageFault::of(mm, event, when));
                     }
                     return;
                 }
@@ -370,7 +379,8 @@ impl Server {
         self.let_go(mm, state);
     }
 
-    /// The same for a slice of it; `events` are in reverse order. False if some are left.
+    /// Follows messages for one hold of the lock; `events` are in reverse order. Returns false if
+    /// some are left.
     fn hear(
         &mut self,
         mm: &Arc<Mm>,
@@ -391,7 +401,7 @@ impl Server {
                     continue;
                 }
             };
-            if following.has_errand() || !following.go_on(&self.pager, state) {
+            if following.has_slow_work() || !following.go_on(&self.pager, state) {
                 self.put_off(following, Unheard { events: events.drain(..).rev().collect(), when });
                 return true;
             }
@@ -400,19 +410,19 @@ impl Server {
         true
     }
 
-    /// What takes longer is gone on with in another turn, or when its errand is done.
+    /// Defers a message that takes longer, to another turn or until its slow work is done.
     fn put_off(&self, following: Following, unheard: Unheard) {
-        if following.has_errand() {
-            self.pending.send(Errand::Follow(following, unheard));
+        if following.has_slow_work() {
+            self.pending.send(SlowWork::Follow(following, unheard));
             return;
         }
-        self.pending.books().following.push_back((following, unheard));
+        self.pending.lock().following.push_back((following, unheard));
         self.hand_on();
     }
 
-    /// Follows a slice of what takes longer.
+    /// Follows a slice of the oldest deferred message.
     fn follow(&mut self) {
-        let next = self.pending.books().following.pop_front();
+        let next = self.pending.lock().following.pop_front();
         let Some((mut following, unheard)) = next else { return };
         let mm = following.mm().clone();
         let mut state = mm.lock().timed();
@@ -426,14 +436,15 @@ impl Server {
         self.hear_all(&mm, state, &mut events, when, true);
     }
 
-    /// Lets go of the lock: who is to be woken is, and what was served is counted.
-    pub fn let_go(&mut self, mm: &Mm, state: Held<'_>) {
+    /// Releases the lock, counts the served faults and wakes their threads.
+    pub fn let_go(&mut self, mm: &Mm, state: MmGuard<'_>) {
         let _waking = state.unlock();
         let served = self.served.get_mut();
         if served.is_empty() {
             return;
         }
-        // Before anybody is woken: on this CPU this thread goes on when the program waits again.
+        // This comes before the wake-up: on a shared CPU this thread runs on only when the program
+        // waits again.
         let woken = ticks::now();
         for served in served.drain(..) {
             self.ledger.note(&served, woken);
@@ -442,23 +453,23 @@ impl Server {
         }
     }
 
-    /// A touch has been answered: its thread is woken as soon as the lock is let go of.
-    pub fn note_served(&self, touch: &Touch, kind: Kind) {
-        if touch.thread == NOBODY {
+    /// Records that a fault is answered. Its thread is woken when the lock is released.
+    pub fn note_served(&self, fault: &PageFault, kind: Kind) {
+        if fault.thread == NOBODY {
             return;
         }
-        let Asked { read, lock } = touch.asked;
+        let Asked { read, lock } = fault.asked;
         let placed = ticks::now();
-        // Not fetched, but found.
+        // An unset time means that the page was found, not fetched.
         let at = |mark: &Cell<u64>, or: u64| if mark.get() == 0 { or } else { mark.get() };
-        let got = at(&touch.got, placed);
-        let begun = at(&touch.begun, got);
-        let (thread, since) = (touch.thread, touch.since);
+        let got = at(&fault.got, placed);
+        let begun = at(&fault.begun, got);
+        let (thread, since) = (fault.thread, fault.since);
         let served = Served { kind, thread, since, lock, read, begun, got, placed };
         self.served.borrow_mut().push(served);
     }
 
-    /// Follows a message that takes no time; for how many pages at most.
+    /// Handles a message that takes no time. Returns the limit of the pages that this placed.
     fn handle(
         &mut self,
         mm: &Arc<Mm>,
@@ -470,7 +481,7 @@ impl Server {
         match event {
             Event::Fault { address, write, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
-                self.pager.solo.note(thread);
+                self.pager.cpu_follow.note(thread);
                 fork::learn_process(&self.pager, mm, state, thread);
                 let vpn = Vpn::of_address(address);
                 if let Some(recorder) = &self.pager.recorder {
@@ -481,48 +492,51 @@ impl Server {
                     sampling.note(mm.id, vpn, fresh, self.pager.clock.now());
                 }
                 let window = match state.space.get(vpn) {
-                    Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
-                        // What will have no agent gives nothing back, and gets what it asks for.
+                    Entry::None | Entry::Standby(_) | Entry::Stored { loading: false, .. }
+                        // A process that will have no agent gives nothing back, so it gets only the
+                        // pages on which it faults.
                         if self.pager.config.readahead_pages > 0
-                            && (mm.has_agent() || mm.is_infant()) =>
+                            && (mm.has_agent() || mm.is_starting()) =>
                     {
                         state.space.miss(vpn)
                     }
                     _ => Window::NONE,
                 };
-                let touch = Touch { window, ..Touch::of(mm, event, when) };
-                if let Some(until) = self.pause(mm, &touch) {
-                    touch.stall.set(Some(self.pager.pressure.stall()));
-                    self.pending.books().pausing.push((until, touch));
+                let fault = PageFault { window, ..PageFault::of(mm, event, when) };
+                if let Some(until) = self.pause(mm, &fault) {
+                    fault.stall.set(Some(self.pager.pressure.stall()));
+                    self.pending.lock().pausing.push((until, fault));
                     self.hand_on();
                     return 1;
                 }
                 let answer = match late {
-                    true => self.answer_late(mm, state, &touch),
-                    false => self.answer(mm, state, &touch),
+                    true => self.answer_late(mm, state, &fault),
+                    false => self.answer(mm, state, &fault),
                 };
                 if let Answer::Later = answer {
-                    self.set_aside(touch);
+                    self.set_aside(fault);
                 }
                 1 + window.count
             }
             Event::Remove { start, .. } => {
-                let bell = state.pool.bell(start).expect("all others are followed");
-                self.heard(mm, state, bell);
+                let doorbell = state.pool.doorbell(start).expect("all others are followed");
+                self.heard(mm, state, doorbell);
                 0
             }
             Event::Fork(_) | Event::Unmap { .. } | Event::Remap { .. } => unreachable!("followed"),
         }
     }
 
-    /// Until when a touch must pause because its process took pages above `--memory-high`. Reclaim goes on
-    /// meanwhile. Who must run for others to get on pauses never: agents, and children yet to greet.
-    fn pause(&self, mm: &Mm, touch: &Touch) -> Option<Instant> {
+    /// Returns until when a fault must pause because its process took pages above `--memory-high`.
+    /// Reclaim goes on meanwhile. Agents and starting children never pause, because other threads
+    /// need them to make progress.
+    fn pause(&self, mm: &Mm, fault: &PageFault) -> Option<Instant> {
         let us = self.pager.resident().zone.penalty_us();
-        // Who was told to touch again has paused before, or would do nothing else.
-        let exempt = mm.is_infant()
+        // A recalled thread has paused before. A second pause could keep it from ever making
+        // progress.
+        let exempt = mm.is_starting()
             || mm.has_recalled()
-            || mm.link.get().is_some_and(|link| link.thread() == touch.thread);
+            || mm.link.get().is_some_and(|link| link.thread() == fault.thread);
         if us == 0 || exempt {
             return None;
         }
@@ -533,139 +547,143 @@ impl Server {
         mm.owed_us.store(0, Relaxed);
         let pause = owed.min(PAUSE_MAX_US);
         counters::add(&self.pager.counters.throttled_us, pause);
-        Some(touch.since + Duration::from_micros(pause))
+        Some(fault.since + Duration::from_micros(pause))
     }
 
-    /// Touches that have paused long enough are answered.
+    /// Queues faults whose pause is over for an answer.
     fn end_pauses(&mut self) {
         let now = self.pager.clock.now();
-        let mut books = self.pending.books();
-        let books = &mut *books;
-        let over = books.pausing.extract_if(.., |(until, _)| *until <= now);
-        books.waiting.extend(over.map(|(_, touch)| touch));
+        let mut pending_state = self.pending.lock();
+        let pending_state = &mut *pending_state;
+        let over = pending_state.pausing.extract_if(.., |(until, _)| *until <= now);
+        pending_state.waiting.extend(over.map(|(_, fault)| fault));
     }
 
-    pub fn set_aside(&self, touch: Touch) {
-        touch.stall.set(Some(self.stall(&touch)));
+    pub fn set_aside(&self, fault: PageFault) {
+        fault.stall.set(Some(self.stall(&fault)));
         {
-            let mut books = self.pending.books();
-            if touch.refused.get() {
-                // Of others that wait one has waited longer.
-                if self.pager.starving.fetch_add(1, Relaxed) == 0 {
-                    self.pager.starved_since_ms.store(touch.moment.ms(), Relaxed);
+            let mut pending_state = self.pending.lock();
+            if fault.refused.get() {
+                // If other faults wait already, one of them has waited for longer.
+                if self.pager.memory_stalled.fetch_add(1, Relaxed) == 0 {
+                    self.pager.starved_since_ms.store(fault.moment.ms(), Relaxed);
                 }
             }
-            books.waiting.push_back(touch);
-            self.pager.waiting.store(books.waiting.len() as u32, Relaxed);
+            pending_state.waiting.push_back(fault);
+            self.pager.waiting.store(pending_state.waiting.len() as u32, Relaxed);
         }
         self.hand_on();
     }
 
-    /// Who waits for memory, and since when; others wait for something else (`reclaim/oom.rs`).
-    fn note_starving(&self) {
-        let books = self.pending.books();
+    /// Records how many faults wait for memory and since when. Other deferred faults wait for
+    /// something else (`reclaim/oom.rs`).
+    fn note_memory_stalled(&self) {
+        let pending_state = self.pending.lock();
         let (mut count, mut oldest) = (0, None);
-        for touch in books.waiting.iter().filter(|touch| touch.refused.get()) {
+        for fault in pending_state.waiting.iter().filter(|fault| fault.refused.get()) {
             count += 1;
-            oldest = oldest.into_iter().chain([touch.moment]).min();
-            touch.mm.note_refused();
+            oldest = oldest.into_iter().chain([fault.moment]).min();
+            fault.mm.note_refused();
         }
         let oldest = oldest.map_or(0, Moment::ms);
         self.pager.starved_since_ms.store(oldest, Relaxed);
-        self.pager.starving.store(count, Relaxed);
-        self.pager.waiting.store(books.waiting.len() as u32, Relaxed);
+        self.pager.memory_stalled.store(count, Relaxed);
+        self.pager.waiting.store(pending_state.waiting.len() as u32, Relaxed);
     }
 
-    /// The stall that the touch has begun, or a new one: a thread stalls once.
-    pub fn stall(&self, touch: &Touch) -> Stall {
-        touch.stall.take().unwrap_or_else(|| self.pager.pressure.stall())
+    /// Returns the stall that the fault has begun, or a new one: a thread stalls once.
+    pub fn stall(&self, fault: &PageFault) -> Stall {
+        fault.stall.take().unwrap_or_else(|| self.pager.pressure.stall())
     }
 
     fn retry(&mut self) {
-        let count = self.pending.books().waiting.len();
+        let count = self.pending.lock().waiting.len();
         if count == 0 {
             return;
         }
         self.retrying = Some(false);
         for _ in 0..count {
-            let Some(touch) = self.pending.books().waiting.pop_front() else { break };
-            let mm = touch.mm.clone();
+            let Some(fault) = self.pending.lock().waiting.pop_front() else { break };
+            let mm = fault.mm.clone();
             let answer = match mm.lock_quiet(Duration::ZERO) {
                 Some(state) if state.ended => Answer::Given,
                 Some(mut state) => {
-                    let answer = self.answer_late(&mm, &mut state, &touch);
+                    let answer = self.answer_late(&mm, &mut state, &fault);
                     self.let_go(&mm, state);
                     answer
                 }
                 None => Answer::Later,
             };
             if let Answer::Later = answer {
-                self.pending.books().waiting.push_back(touch);
+                self.pending.lock().waiting.push_back(fault);
             }
         }
-        self.pending.bar(self.retrying.take() == Some(true));
-        self.note_starving();
+        self.pending.set_fifo_blocked(self.retrying.take() == Some(true));
+        self.note_memory_stalled();
     }
 
-    /// Answers a touch that was not answered when it was read.
-    fn answer_late(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
-        touch.refused.set(false);
-        let vpn = Vpn::of_address(touch.address);
-        let still = if touch.protected { Some(true) } else { vacant::still(mm, vpn) };
+    /// Answers a fault that was not answered when it was read.
+    fn answer_late(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
+        fault.refused.set(false);
+        let vpn = Vpn::of_address(fault.address);
+        let still = if fault.protected { Some(true) } else { unmapped::still(mm, vpn) };
         match (still, state.space.get(vpn)) {
-            (Some(false), _) => self.not_placed(mm, state, touch, PlaceError::Exists),
-            (None, Entry::None | Entry::Resident(_)) => self.recall(mm, state, touch),
-            _ => self.answer(mm, state, touch),
+            (Some(false), _) => self.not_placed(mm, state, fault, PlaceError::Exists),
+            (None, Entry::None | Entry::Resident(_)) => self.recall(mm, state, fault),
+            _ => self.answer(mm, state, fault),
         }
     }
 
-    /// Has a thread touch again that has waited, as soon as it would be answered: nobody can see what lies in the place of
-    /// its page by now (UNMAPPED-3 in `vacant.rs`). Its next touch needs no room, since this one has found some.
-    fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
-        let Some(charge) = self.find_room(mm, touch) else { return Answer::Later };
+    /// Makes a thread that has waited fault again, once its fault could be answered. By then the
+    /// pager cannot see what lies at the address of the page (UNMAPPED-3 in `unmapped.rs`). The
+    /// next fault needs no room, because this one has found some.
+    fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
+        let Some(charge) = self.find_room(mm, fault) else { return Answer::Later };
         self.give_back(charge);
         mm.recalled();
-        self.not_placed(mm, state, touch, PlaceError::Exists)
+        self.not_placed(mm, state, fault, PlaceError::Exists)
     }
 
-    /// Answers one touch (ORD-3).
-    fn answer(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
-        let vpn = Vpn::of_address(touch.address);
+    /// Answers one fault (ORD-3).
+    fn answer(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
+        let vpn = Vpn::of_address(fault.address);
         match state.space.get(vpn) {
-            _ if touch.protected => self.unprotect(mm, state, touch, vpn),
-            Entry::None => self.fresh(mm, state, touch, vpn),
-            Entry::Resident(_) => self.stale(mm, state, touch),
-            Entry::Cool(pfn) => {
+            _ if fault.protected => self.unprotect(mm, state, fault, vpn),
+            Entry::None => self.fresh(mm, state, fault, vpn),
+            Entry::Resident(_) => self.stale(mm, state, fault),
+            Entry::Standby(pfn) => {
                 let pool = self.pager.resident().frame(pfn).pool;
-                let answer = self.rescue(mm, state, touch, pool);
-                self.look_around(mm, state, touch);
-                self.load_beside(mm, state, touch);
+                let answer = self.reactivate(mm, state, fault, pool);
+                self.look_around(mm, state, fault);
+                self.load_beside(mm, state, fault);
                 answer
             }
-            Entry::Stored { loading: true, .. } => self.join_load(touch),
-            Entry::Stored { slot, loading: false, .. } => self.load(mm, state, touch, vpn, slot),
+            Entry::Stored { loading: true, .. } => self.join_load(fault),
+            Entry::Stored { slot, loading: false, .. } => self.load(mm, state, fault, vpn, slot),
         }
     }
 
-    /// Takes a page of the budget.
-    pub fn charge(&mut self, mm: &Mm, touch: &Touch) -> Option<Charge> {
+    /// Charges one page to the budget.
+    pub fn charge(&mut self, mm: &Mm, fault: &PageFault) -> Option<Charge> {
         if mm.take_recalled() {
             return Some(self.pager.resident().zone.charge(1));
         }
-        self.find_room(mm, touch)
+        self.find_room(mm, fault)
     }
 
-    /// The same for a touch that nobody has found room for. Those whose touch keeps others from giving pages back
-    /// need none to be left: a child that has yet to greet, and an agent at its work.
-    fn find_room(&mut self, mm: &Mm, touch: &Touch) -> Option<Charge> {
+    /// Charges one page for a fault for which no room was found before. Two kinds of threads get a
+    /// page even if none is left, because others cannot give pages back without them. These are the
+    /// threads of a starting child, and an agent at work.
+    fn find_room(&mut self, mm: &Mm, fault: &PageFault) -> Option<Charge> {
         let (mut charge, low) = {
             let mut resident = self.pager.resident();
-            let charge = if !self.is_barred() { resident.zone.try_charge(1, 0) } else { None };
+            let charge =
+                if !self.is_fifo_blocked() { resident.zone.try_charge(1, 0) } else { None };
             (charge, resident.zone.is_low())
         };
         if charge.is_none()
             && (self.may_feed() && mm.take_extra_page()
-                || mm.link.get().is_some_and(|link| link.thread() == touch.thread))
+                || mm.link.get().is_some_and(|link| link.thread() == fault.thread))
         {
             charge = Some(self.pager.resident().zone.charge(1));
         }
@@ -673,21 +691,22 @@ impl Server {
             self.pager.wake_kswapd();
         }
         if charge.is_none() {
-            touch.refused.set(true);
+            fault.refused.set(true);
             match &mut self.retrying {
                 Some(failed) => *failed = true,
-                None => self.pending.bar(true),
+                None => self.pending.set_fifo_blocked(true),
             }
         }
         charge
     }
 
-    /// Whether somebody who has waited for longer found no memory.
-    fn is_barred(&self) -> bool {
-        self.retrying.unwrap_or_else(|| self.pending.is_barred())
+    /// Returns whether a fault that has waited for longer found no memory.
+    fn is_fifo_blocked(&self) -> bool {
+        self.retrying.unwrap_or_else(|| self.pending.is_fifo_blocked())
     }
 
-    /// Whether there are pages beyond the budget for infants: enough for several to grow up at once.
+    /// Returns whether there are pages beyond the budget for starting children, enough for several
+    /// at once.
     fn may_feed(&self) -> bool {
         self.pager.mms().iter().map(|mm| mm.fed()).sum::<u32>() < FED_MAX
     }
@@ -696,25 +715,26 @@ impl Server {
         self.pager.resident().zone.give_back(charge);
     }
 
-    /// Takes pages of the budget for up to `wanted` pages nobody has asked for. The reserve is left to those
-    /// who have.
+    /// Charges up to `wanted` pages that are fetched ahead. The reserve stays for pages on which a
+    /// thread has faulted.
     pub fn charge_ahead(&self, wanted: usize) -> Charge {
-        let wanted = if self.is_barred() { 0 } else { wanted as u64 };
+        let wanted = if self.is_fifo_blocked() { 0 } else { wanted as u64 };
         self.pager.resident().zone.charge_spare(wanted)
     }
 
-    /// A page nobody has stored: zeros. In a pass over fresh memory the next few come along.
-    fn fresh(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
-        let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
-        let beside = vacant::run(mm, Vpn(vpn.0 + 1), fresh_beside(state, touch));
+    /// Places zeros for a page that was never stored. In a sequential pass over fresh memory the
+    /// next few pages are placed with it.
+    fn fresh(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault, vpn: Vpn) -> Answer {
+        let Some(charge) = self.charge(mm, fault) else { return Answer::Later };
+        let beside = unmapped::run(mm, Vpn(vpn.0 + 1), fresh_beside(state, fault));
         let mut charge = charge.and(self.charge_ahead(beside));
         let ahead = charge.pages() as usize - 1;
-        touch.begun.set(ticks::now());
-        self.end_wait(touch);
-        let mut placed = mm.uffd.copy(touch.address, &ZEROS[..(1 + ahead) * PAGE_SIZE]);
+        fault.begun.set(ticks::now());
+        self.end_wait(fault);
+        let mut placed = mm.uffd.copy(fault.address, &ZEROS[..(1 + ahead) * PAGE_SIZE]);
         if ahead > 0 && matches!(placed, Err((0, _))) {
-            // The next pages may belong to another area, or to none.
-            placed = match mm.uffd.copy(touch.address, &ZEROS[..PAGE_SIZE]) {
+            // The next pages may belong to another area or to none.
+            placed = match mm.uffd.copy(fault.address, &ZEROS[..PAGE_SIZE]) {
                 Ok(()) => Err((PAGE_SIZE as u64, PlaceError::Exists)),
                 failed => failed,
             };
@@ -737,37 +757,43 @@ impl Server {
             (1..pages).for_each(|page| sampling.note(mm.id, Vpn(vpn.0 + page), true, now));
         }
         match placed {
-            Err((0, error)) => self.not_placed(mm, state, touch, error),
+            Err((0, error)) => self.not_placed(mm, state, fault, error),
             _ => {
-                state.wake_after(touch.address, pages * PAGE_SIZE as u64);
+                state.wake_after(fault.address, pages * PAGE_SIZE as u64);
                 counters::count(&self.pager.counters.faults_fresh);
                 counters::add(&self.pager.counters.zeros_ahead, pages - 1);
-                self.note_served(touch, Kind::Zero);
+                self.note_served(fault, Kind::Zero);
                 Answer::Given
             }
         }
     }
 
-    /// The first write to a page that was only read before its area was registered, or to one that
-    /// was shared with a relative.
-    fn unprotect(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
+    /// Answers the first write to a write-protected page. The page was only read before its area
+    /// was registered, or it was shared with another process of the fork group.
+    fn unprotect(
+        &mut self,
+        mm: &Arc<Mm>,
+        state: &mut State,
+        fault: &PageFault,
+        vpn: Vpn,
+    ) -> Answer {
         let known = matches!(state.space.get(vpn), Entry::Resident(_));
-        if known && let Some(pages) = guard::own_run(mm, state, vpn) {
+        if known && let Some(pages) = cow_protect::own_run(mm, state, vpn) {
             let bytes = pages * PAGE_SIZE as u64;
-            return match mm.uffd.unprotect(touch.address, bytes) {
+            return match mm.uffd.unprotect(fault.address, bytes) {
                 Ok(()) => {
-                    state.wake_after(touch.address, bytes);
-                    self.note_served(touch, Kind::Protected);
+                    state.wake_after(fault.address, bytes);
+                    self.note_served(fault, Kind::Protected);
                     Answer::Given
                 }
-                Err(error) => self.not_placed(mm, state, touch, error),
+                Err(error) => self.not_placed(mm, state, fault, error),
             };
         }
-        let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
-        self.end_wait(touch);
-        match mm.uffd.unprotect(touch.address, PAGE_SIZE as u64) {
+        let Some(charge) = self.charge(mm, fault) else { return Answer::Later };
+        self.end_wait(fault);
+        match mm.uffd.unprotect(fault.address, PAGE_SIZE as u64) {
             Ok(()) => {
-                state.wake_after(touch.address, PAGE_SIZE as u64);
+                state.wake_after(fault.address, PAGE_SIZE as u64);
                 let mut resident = self.pager.resident();
                 if state.space.get(vpn) == Entry::None {
                     mm.place(&mut resident.zone, charge);
@@ -780,44 +806,46 @@ impl Server {
                     resident.zone.give_back(charge);
                 }
                 drop(resident);
-                self.note_served(touch, Kind::Protected);
+                self.note_served(fault, Kind::Protected);
                 Answer::Given
             }
             Err(error) => {
                 self.give_back(charge);
-                self.not_placed(mm, state, touch, error)
+                self.not_placed(mm, state, fault, error)
             }
         }
     }
 
-    /// The page is there as far as we know: two threads touched it at once, or the kernel dropped it.
-    fn stale(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
+    /// Answers a fault on a page that is present in the pager's table. Either two threads faulted
+    /// on it at once, or the kernel dropped it.
+    fn stale(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
         counters::count(&self.pager.counters.faults_stale);
-        match mm.uffd.copy(touch.address, &[0; PAGE_SIZE]) {
-            // It was gone indeed: what the kernel may drop unasked (MADV_FREE) reads as zeros.
+        match mm.uffd.copy(fault.address, &[0; PAGE_SIZE]) {
+            // The page is gone: the kernel may drop it on its own (MADV_FREE), and then it reads as
+            // zeros.
             Ok(()) => {
-                state.wake_after(touch.address, PAGE_SIZE as u64);
-                self.note_served(touch, Kind::There);
+                state.wake_after(fault.address, PAGE_SIZE as u64);
+                self.note_served(fault, Kind::There);
                 Answer::Given
             }
-            Err((_, error)) => self.not_placed(mm, state, touch, error),
+            Err((_, error)) => self.not_placed(mm, state, fault, error),
         }
     }
 
-    /// What to do when a page could not be put in place.
+    /// Decides what to do when a page could not be placed.
     pub fn not_placed(
         &self,
         mm: &Arc<Mm>,
         state: &mut State,
-        touch: &Touch,
+        fault: &PageFault,
         error: PlaceError,
     ) -> Answer {
         match error {
             PlaceError::Changing | PlaceError::NoMemory => Answer::Later,
             PlaceError::Exists | PlaceError::Gone => {
-                // Whoever waits touches again and finds the page, or the hole in the mapping.
-                state.wake_after(touch.address, PAGE_SIZE as u64);
-                self.note_served(touch, Kind::There);
+                // The waiting thread faults again and finds the page, or the hole in the mapping.
+                state.wake_after(fault.address, PAGE_SIZE as u64);
+                self.note_served(fault, Kind::There);
                 Answer::Given
             }
             PlaceError::Dead => {
@@ -832,69 +860,79 @@ impl Server {
         }
     }
 
-    /// The touch's page is there, and about to be put in place: its thread stalls no longer.
-    pub fn end_wait(&self, touch: &Touch) {
-        drop(touch.stall.take());
-        touch.got.set(ticks::now());
+    /// Ends the stall of a fault whose page is available and about to be placed.
+    pub fn end_wait(&self, fault: &PageFault) {
+        drop(fault.stall.take());
+        fault.got.set(ticks::now());
     }
 
-    /// A cool page: its content comes from the pool, which nobody but us can change.
-    fn rescue(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, place: u32) -> Answer {
-        let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
+    /// Reactivates a standby page. Only the pager can change the content, which it takes from the
+    /// pool.
+    fn reactivate(
+        &mut self,
+        mm: &Arc<Mm>,
+        state: &mut State,
+        fault: &PageFault,
+        place: u32,
+    ) -> Answer {
+        let Some(charge) = self.charge(mm, fault) else { return Answer::Later };
         let from = state.pool.address(place);
-        touch.begun.set(ticks::now());
+        fault.begun.set(ticks::now());
         let page = &mut self.buffer[..];
-        // A child that has not asked for an agent is not known yet.
-        if mm.process().is_none() && mm.begin_search(touch.moment) {
-            self.pending.send(Errand::Seek(mm.clone()));
+        // The process of a child that has not asked for an agent is not identified yet.
+        if mm.process().is_none() && mm.begin_search(fault.moment) {
+            self.pending.send(SlowWork::Seek(mm.clone()));
         }
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
             self.give_back(charge);
             if !mm.is_alive() {
                 return Answer::Given;
             }
-            // Which process it is will be known when it greets, or at its next own touch. Or never: it has hidden
-            // itself.
-            let waited = self.pager.clock.moment().since(touch.moment);
+            // The process is identified when it says hello, or at the next fault of one of its own
+            // threads. It stays unidentified if it has hidden itself.
+            let waited = self.pager.clock.moment().since(fault.moment);
             let hopeless =
-                Patience::Unreadable.is_over(waited) && mm.is_unknown_since(touch.moment);
+                Patience::Unreadable.is_over(waited) && mm.is_unknown_since(fault.moment);
             return if hopeless {
-                self.lost(mm, state, touch, UNREADABLE_TEXT)
+                self.lost(mm, state, fault, UNREADABLE_TEXT)
             } else {
                 Answer::Later
             };
         }
-        self.end_wait(touch);
-        match mm.uffd.copy(touch.address, &self.buffer[0]) {
+        self.end_wait(fault);
+        match mm.uffd.copy(fault.address, &self.buffer[0]) {
             Ok(()) => {
-                state.wake_after(touch.address, PAGE_SIZE as u64);
-                let vpn = Vpn::of_address(touch.address);
-                let Entry::Cool(pfn) = state.space.get(vpn) else { unreachable!("held the lock") };
+                state.wake_after(fault.address, PAGE_SIZE as u64);
+                let vpn = Vpn::of_address(fault.address);
+                let Entry::Standby(pfn) = state.space.get(vpn) else {
+                    unreachable!("held the lock")
+                };
                 let mut resident = self.pager.resident();
                 mm.place(&mut resident.zone, charge);
-                state.pool.retire(resident.rescue(&mut state.space, pfn));
+                state.pool.discard_later(resident.reactivate(&mut state.space, pfn));
                 drop(resident);
-                counters::count(&self.pager.counters.faults_rescued);
-                self.note_served(touch, Kind::Rescue);
+                counters::count(&self.pager.counters.faults_reactivated);
+                self.note_served(fault, Kind::Reactivate);
                 Answer::Given
             }
             Err((_, error)) => {
                 self.give_back(charge);
-                self.not_placed(mm, state, touch, error)
+                self.not_placed(mm, state, fault, error)
             }
         }
     }
 
-    /// A thread has called, and waits. A child that has no agent calls through those of its ancestors.
-    fn heard(&self, mm: &Arc<Mm>, state: &mut State, bell: usize) {
-        let certain = mm.calls(bell).take(2).count() == 1;
-        for (line, caller, ask) in mm.calls(bell) {
+    /// Handles a call by a thread, which waits for the answer. A child without an agent calls
+    /// through the link of an ancestor.
+    fn heard(&self, mm: &Arc<Mm>, state: &mut State, doorbell: usize) {
+        let certain = mm.calls(doorbell).take(2).count() == 1;
+        for (line, caller, ask) in mm.calls(doorbell) {
             if certain && mm.link.get().is_none() {
                 mm.note_line(line);
             }
             match ask {
                 Ask::Manage { start, end } => {
-                    // Where that cannot be now the monitor finds it later.
+                    // If the area cannot be registered now, the monitor finds it later.
                     for (start, end) in state.areas.missing(start, end) {
                         if mm.manage(start, end) {
                             state.areas.add(start, end);
@@ -902,7 +940,8 @@ impl Server {
                     }
                     line.answer(caller, 0);
                 }
-                // Perhaps another's. Nobody loses by an answer: who is alone only waits to be heard.
+                // The call may be another child's. An answer does no harm, because a child that
+                // stays alone waits only for a reply.
                 Ask::Wish(Wish::Alone { .. }) if !certain => line.answer(caller, 0),
                 Ask::Wish(wish) => {
                     match wish {
@@ -917,24 +956,25 @@ impl Server {
     }
 }
 
-/// How many pages after a touched one, never touched either, its window covers within its area.
-fn fresh_beside(state: &State, touch: &Touch) -> usize {
-    if touch.window.down || touch.window.count == 0 {
+/// Returns how many unused pages after the faulting one its window covers within its area.
+fn fresh_beside(state: &State, fault: &PageFault) -> usize {
+    if fault.window.down || fault.window.count == 0 {
         return 0;
     }
-    let end = state.areas.end_of(touch.address).unwrap_or(0);
-    touch
+    let end = state.areas.end_of(fault.address).unwrap_or(0);
+    fault
         .window
-        .pages(Vpn::of_address(touch.address))
+        .pages(Vpn::of_address(fault.address))
         .take(FRESH_AHEAD_MAX)
         .take_while(|&vpn| vpn.address() < end && state.space.get(vpn) == Entry::None)
         .count()
 }
 
-/// The kernel hands out touches before changes, and lets the thread that made a change go on as soon
-/// as its message is read. A touch answered by the state before such a change would be answered
-/// wrongly: the page placed after a fork copied the page tables, or zeros where a page moved to. Any
-/// order of a touch and a change made at the same time is legal, so the changes go first.
+/// Sorts mapping changes before faults. The kernel delivers faults before changes, and it lets the
+/// thread that made a change run on once its message is read. An answer from the state before such
+/// a change would be wrong. It would place a page after a fork copied the page tables, or zeros
+/// where a page moved to. Any order of a simultaneous fault and change is legal, so the changes go
+/// first.
 fn put_changes_first(events: &mut [Event]) {
     events.sort_by_key(|event| matches!(event, Event::Fault { .. }));
 }

@@ -1,8 +1,9 @@
-//! What a message brings with it that takes more than a moment: it is followed a slice at a time, a slice in each
-//! turn of the first fault thread, and other address spaces are served in between.
+//! Follows a message that takes more than a moment, one slice in each turn of the first fault
+//! thread. Other address spaces are served in between.
 //!
-//! ORD-6: from the reading of the message until all of it has been followed nothing else of that address space changes:
-//! `busy` is set, and `copying`. What it had to say after it is heard then.
+//! ORD-6: Nothing else of that address space changes from the reading of the message until all of
+//! it has been followed. `busy` is set, and `copying`. The pager handles the later messages after
+//! that.
 
 use crate::broken::{Rule, is_broken};
 use crate::counters;
@@ -19,12 +20,12 @@ use std::sync::Arc;
 pub enum Following {
     /// The program forked.
     Fork(Box<Copying>),
-    /// It let go of pages, or moved them.
+    /// The program unmapped, discarded or moved pages.
     Leave(Leaving),
 }
 
 impl Following {
-    /// Begins to follow a message, if it is one that may take longer.
+    /// Begins to follow a message. Returns the message as an error if it never takes long.
     pub fn begin(
         pager: &Pager,
         mm: &Arc<Mm>,
@@ -46,7 +47,7 @@ impl Following {
                 }
                 Self::Leave(Leaving::begin(mm, state, (start, end), None))
             }
-            Event::Remove { start, end } if state.pool.bell(start).is_none() => {
+            Event::Remove { start, end } if state.pool.doorbell(start).is_none() => {
                 Self::Leave(Leaving::begin(mm, state, (start, end), None))
             }
             Event::Remap { from, to, len } => {
@@ -57,7 +58,7 @@ impl Following {
         })
     }
 
-    /// Whose message it is.
+    /// Returns the address space that sent the message.
     pub fn mm(&self) -> &Arc<Mm> {
         match self {
             Self::Fork(copying) => &copying.parent,
@@ -65,22 +66,22 @@ impl Following {
         }
     }
 
-    /// Whether it needs something that takes long before it is gone on with (`errand.rs`).
-    pub fn has_errand(&self) -> bool {
+    /// Returns whether slow work is needed before the next slice (`slow_work.rs`).
+    pub fn has_slow_work(&self) -> bool {
         match self {
-            Self::Fork(copying) => copying.has_errand(),
+            Self::Fork(copying) => copying.has_slow_work(),
             Self::Leave(_) => false,
         }
     }
 
-    /// Does that, with no lock held.
-    pub fn go_errand(&mut self, pager: &Pager) {
+    /// Does the slow work, with no lock held.
+    pub fn do_slow_work(&mut self, pager: &Pager) {
         if let Self::Fork(copying) = self {
-            copying.go_errand(pager);
+            copying.do_slow_work(pager);
         }
     }
 
-    /// Follows a slice of it. True if that was the last.
+    /// Follows a slice of the message. Returns true if that was the last.
     pub fn go_on(&mut self, pager: &Pager, state: &mut State) -> bool {
         self.mm().note_followed();
         match self {
@@ -89,7 +90,7 @@ impl Following {
         }
     }
 
-    /// All of it was followed.
+    /// Ends the following of the message.
     pub fn end(self, pager: &Pager, state: &mut State) {
         match self {
             Self::Fork(copying) => copying.end(pager, state),
@@ -97,7 +98,7 @@ impl Following {
         }
     }
 
-    /// The table of a child so far.
+    /// Returns the part of a child's table that is copied by now.
     #[cfg(test)]
     pub fn child(&self) -> Option<&ebb_mm::resident::Space> {
         match self {
@@ -107,7 +108,7 @@ impl Following {
     }
 }
 
-/// Has an address space stand still, or go on (ORD-6).
+/// Freezes or unfreezes the state of an address space (ORD-6).
 pub fn still(mm: &Mm, state: &mut State, still: bool) {
     state.copying = still && !is_broken(Rule::Ord6);
     mm.note_still(still);
@@ -118,12 +119,12 @@ pub fn still(mm: &Mm, state: &mut State, still: bool) {
     }
 }
 
-/// Pages that are let go of, or move.
+/// A range of pages that are unmapped, discarded or moved.
 pub struct Leaving {
     mm: Arc<Mm>,
     next: Vpn,
     end: Vpn,
-    /// Where the first of those to come moves, if they do.
+    /// New page number of the first remaining page, if the pages move.
     to: Option<Vpn>,
 }
 
@@ -136,7 +137,7 @@ impl Leaving {
 
     fn go_on(&mut self, pager: &Pager, state: &mut State) -> bool {
         let stop = slice(state, self.next, self.end);
-        // What lies where they go is forgotten with them, as many pages at most.
+        // Pages at the destination are forgotten, too, at most a slice of them.
         let stop = match self.to {
             Some(to) => {
                 let there = slice(state, to, Vpn(to.0 + (stop.0 - self.next.0)));
@@ -162,7 +163,7 @@ impl Leaving {
     }
 }
 
-/// How far `[start, end)` goes with a slice of what is known there.
+/// Returns where a slice of the known pages in `[start, end)` ends.
 fn slice(state: &State, start: Vpn, end: Vpn) -> Vpn {
     let next = state.space.visit(start, SLICE_PAGES, |_, _| {});
     next.map_or(end, |next| next.min(end))

@@ -1,31 +1,35 @@
-//! What a fork makes of an address space, and which process that then is.
+//! Follows a fork: builds the child's address space, and finds out which process the child is.
 //!
-//! Called by a fault thread with the parent's (or the child's) state held, and nothing else; what takes long is an errand
-//! (`errand.rs`), with no lock held.
+//! A fault thread calls this with the lock of the parent's (or the child's) state held, and no
+//! other lock. Parts that take long are slow work (`slow_work.rs`), with no lock held.
 //!
-//! * FORK-1: which areas a process passes on is read where it is seen. One that nobody could tell has had an agent at no
-//!   time: no page of its own was ever moved out, and what it has in the store it inherited, of areas that were passed
-//!   on. Its child is given all of that. What the kernel wiped, or left out, counts as there and is not, and reads as
-//!   zeros when it is touched (`Server::stale`).
+//! * FORK-1: The pager reads which areas a process passes on from the process itself. An
+//!   unidentified process never had an agent. Hence no page of its own was ever moved out. Pages
+//!   that it has in the store are inherited, from areas that were passed on. Its child gets all of
+//!   them. A page that the kernel wiped or left out counts as present, though it is not. It reads
+//!   as zeros at the next fault (`Server::stale`).
 //!
-//! * FORK-2: between the fork and the look other threads of the process may unmap or move an area, and then it cannot be
-//!   asked about. The child has it still: what it may have changed itself it would wait for us to read of, and until then no
-//!   page can be put into it. Where the child cannot be told it is given all of such an area if it has that; where it is
-//!   changing already it is given all of it.
+//! * FORK-2: Other threads of the process may unmap or move an area between the fork and the look.
+//!   Then the parent cannot be asked about that area. The child still has it. A change by the child
+//!   blocks until the pager reads its message, and until then no page can be placed in the child.
+//!   An unidentified child gets all of such an area if the area exists in it. A child whose mapping
+//!   is already changing gets all of it.
 //!
-//! A table is copied in slices, and nothing of the parent's changes until all of it is (ORD-6, `following.rs`): no message
-//! is read, nothing is cooled, stored, placed or taken on, and the address space is not dropped. The child has what
-//! the parent had when it forked, whenever that is copied. What it shares is guarded in slices, too. Which areas it
-//! has is an errand, and so is storing what is cool of a child that will be hidden.
+//! The pager copies the table in slices. Nothing of the parent changes until the whole table is
+//! copied (ORD-6, `following.rs`). No message is read, and no page is moved to standby, stored,
+//! placed or adopted. The address space is not dropped. So the child has the parent's pages of the
+//! time of the fork, however late they are copied. The copy-on-write protection of shared pages is
+//! set in slices, too. Two parts are slow work. One finds out which areas the child has. The other
+//! stores the standby pages of a hidden child.
 
 use crate::events::Why;
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
-use crate::mm::{Areas, Mm, State, Token};
+use crate::mm::{Areas, IdentityPage, Mm, State};
 use crate::patience::{Patience, Wait};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Process};
 use crate::server::Pager;
-use crate::{counters, guard};
+use crate::{counters, cow_protect};
 use crate::{following, hidden};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::resident::{Entry, Space};
@@ -35,11 +39,12 @@ use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 
-/// How long it is waited between looks at a process that has forked and ended, until its memory is gone.
+/// Pause between looks at a process that has forked and ended, until its memory is gone.
 const END_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// A forked child that has not greeted may be known by a thread of its own. That of a debugger
-/// that looks at its memory is not: it must prove to be the same address space.
+/// Identifies a starting child by the thread that has faulted. A debugger's thread may fault, too,
+/// when it looks at the child's memory. Hence the thread's process must prove to have this address
+/// space.
 pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32) {
     if mm.process().is_some() {
         return;
@@ -49,59 +54,65 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
     }
 }
 
-/// Puts a page into an address space by which it can be told: it must be seen in the process that it is. Two
-/// forks of one process cannot be told apart otherwise, and to take one child for another would be to read the
-/// wrong memory. The page counts until its place is dropped; where there is none the place is free again.
-pub fn show_token(pager: &Pager, mm: &Mm, state: &mut State) -> Result<Token, PlaceError> {
-    let (placed, pages) = put_token(pager, mm.id, &*mm.uffd, &mut state.pool);
+/// Places an identity page in an address space. The process that shows this page has the address
+/// space. Two forks of one process cannot be told apart otherwise. A mistake would make the pager
+/// read the wrong memory. The page counts until its pool slot is dropped. The slot is free again if
+/// no page is there.
+pub fn show_identity(
+    pager: &Pager,
+    mm: &Mm,
+    state: &mut State,
+) -> Result<IdentityPage, PlaceError> {
+    let (placed, pages) = put_identity(pager, mm.id, &*mm.uffd, &mut state.pool);
     mm.found(&mut pager.resident().zone, pages);
     placed
 }
 
-/// The same for one that nobody serves yet; and how many pages it has more.
-fn put_token(
+/// Places an identity page in an address space that is not served yet. Also returns the number of
+/// pages that this added (0 or 1).
+fn put_identity(
     pager: &Pager,
     id: MmId,
     uffd: &dyn AddressSpace,
     pool: &mut Pool,
-) -> (Result<Token, PlaceError>, u64) {
+) -> (Result<IdentityPage, PlaceError>, u64) {
     let mut page = Box::new([0; PAGE_SIZE]);
     page[..4].copy_from_slice(&id.0.to_ne_bytes());
-    page[4..20].copy_from_slice(&pager.host.token().to_ne_bytes());
-    let Some(place) = pool.take_for_token() else { return (Err(PlaceError::NoMemory), 0) };
-    let address = pool.address(place);
+    page[4..20].copy_from_slice(&pager.host.identity().to_ne_bytes());
+    let Some(slot) = pool.take_for_identity() else { return (Err(PlaceError::NoMemory), 0) };
+    let address = pool.address(slot);
     let placed = uffd.copy(address, &*page).map_err(|(_, error)| error);
     let there = matches!(placed, Ok(()) | Err(PlaceError::Exists));
     if there {
-        pool.retire(place);
+        pool.discard_later(slot);
     } else {
-        pool.give_back(place);
+        pool.give_back(slot);
     }
-    (placed.map(|()| Token::new(address, page)), u64::from(there))
+    (placed.map(|()| IdentityPage::new(address, page)), u64::from(there))
 }
 
-/// Whether it is the process `pid`: then it is known from now on.
+/// Identifies the address space as that of process `pid`, if that process has the identity page.
 fn prove(pager: &Pager, mm: &Mm, state: &mut State, pid: u32) {
-    if let Ok(token) = show_token(pager, mm, state)
+    if let Ok(identity) = show_identity(pager, mm, state)
         && let Ok(process) = pager.host.open(pid)
-        && token.is_seen_by(&*process)
+        && identity.is_seen_by(&*process)
     {
         mm.set_process(process);
     }
 }
 
-/// A token put into an address space that nobody holds.
-fn show_token_in(pager: &Pager, mm: &Mm) -> Result<Token, PlaceError> {
+/// Takes the lock and places an identity page.
+fn show_identity_in(pager: &Pager, mm: &Mm) -> Result<IdentityPage, PlaceError> {
     let mut state = mm.lock();
-    if state.ended { Err(PlaceError::Dead) } else { show_token(pager, mm, &mut state) }
+    if state.ended { Err(PlaceError::Dead) } else { show_identity(pager, mm, &mut state) }
 }
 
-/// The processes that are known.
+/// Returns the identified processes.
 fn known(pager: &Pager) -> Vec<u32> {
     pager.mms().iter().filter_map(|mm| mm.process().map(Process::pid)).collect()
 }
 
-/// The processes of the tree that are not known.
+/// Returns the unidentified processes of the tree.
 fn unknown(pager: &Pager) -> Vec<u32> {
     let known = known(pager);
     let mut pids = pager.host.tree(pager);
@@ -109,92 +120,99 @@ fn unknown(pager: &Pager) -> Vec<u32> {
     pids
 }
 
-/// Which of the processes `pids` it is that has this token.
-fn who_sees(pager: &Pager, token: &Token, pids: &[u32]) -> Option<Box<dyn Process>> {
+/// Returns the process among `pids` that has this identity page.
+fn who_sees(pager: &Pager, identity: &IdentityPage, pids: &[u32]) -> Option<Box<dyn Process>> {
     let mut processes = pids.iter().filter_map(|&pid| pager.host.open(pid).ok());
-    processes.find(|process| token.is_seen_by(&**process))
+    processes.find(|process| identity.is_seen_by(&**process))
 }
 
-/// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
-/// now whether it is among them. No lock is held: there may be many.
+/// Looks for the process of a starting child in the tree and returns whether it is identified.
+/// Returns None if that cannot be found out now. No lock is held, because there may be many
+/// processes.
 ///
-/// `thread` is one of its threads, as it says itself: most often that is the number here, too. Whose it is here is looked at
-/// first, if it is a child of the run's: what a program says leads to nobody else.
+/// `thread` is one of the child's threads, by the number that the child itself reports. Usually
+/// that is also the number here. The process with this thread is examined first, provided it is a
+/// child of the run. So a program's own statement leads to no other process.
 pub fn find_process(pager: &Pager, mm: &Mm, thread: Option<u32>) -> Option<bool> {
     if mm.process().is_some() {
         return Some(true);
     }
-    // First, as it may not go just now, and to walk the tree takes milliseconds where there are hundreds of processes.
-    let token = match show_token_in(pager, mm) {
-        Ok(token) => token,
+    // The identity page comes first, because placing it may fail just now. To walk the tree takes
+    // milliseconds with hundreds of processes.
+    let identity = match show_identity_in(pager, mm) {
+        Ok(identity) => identity,
         Err(PlaceError::Dead) => return Some(false),
-        // Something is there already, or the mapping is changing: another place, another time.
+        // The slot holds a page already, or the mapping is changing. The caller retries, with
+        // another slot.
         Err(_) => return None,
     };
     let said = thread.and_then(|thread| pager.host.child_of(thread, &known(pager)));
-    let found = said.and_then(|pid| who_sees(pager, &token, &[pid]));
-    if let Some(process) = found.or_else(|| who_sees(pager, &token, &unknown(pager))) {
+    let found = said.and_then(|pid| who_sees(pager, &identity, &[pid]));
+    if let Some(process) = found.or_else(|| who_sees(pager, &identity, &unknown(pager))) {
         mm.set_process(process);
     }
-    // It may have become known meanwhile, and then it was not looked at.
+    // Another thread may have identified it meanwhile, and then the search skipped it.
     Some(mm.process().is_some())
 }
 
-/// The same for one that forks.
+/// Looks for the process of a parent that has forked, several times.
 fn find_parent(pager: &Pager, mm: &Mm) {
     let mut unseen = 0;
     for _ in 0..FIND_TRIES {
         match find_process(pager, mm, None) {
             Some(true) => return,
-            // It is in the tree, and may not be looked into; or its parent has just ended, and it was missed.
+            // The process may be in the tree but unreadable. Or its parent has just ended, and the
+            // search missed it.
             Some(false) => unseen += 1,
             None => {}
         }
         if unseen == SEEK_TRIES {
             return;
         }
-        // No token can be put into it until its thread goes on, which the reading of its message lets it.
+        // No identity page can be placed before the parent's thread runs on. It runs on once its
+        // message is read.
         pager.host.sleep(FIND_PAUSE);
     }
 }
 
-/// A fork that is being followed: the child starts with the same pages, in memory and in the store.
+/// A fork that is being followed: the child starts with the parent's pages, in memory and in the
+/// store.
 pub struct Copying {
     pub parent: Arc<Mm>,
     uffd: Box<dyn AddressSpace>,
     space: Space,
     areas: Areas,
     pool: Pool,
-    /// What the child did not inherit.
+    /// Areas that the child did not inherit.
     withheld: Areas,
-    /// The child can be looked into by nobody.
+    /// Whether no process may look into the child.
     hidden: bool,
-    /// Pages of it that are cool and must not stay so.
-    cool: Vec<Vpn>,
-    /// Pages copied that are in memory.
+    /// Standby pages of the child that must be stored.
+    standby: Vec<Vpn>,
+    /// Number of copied pages that are in memory.
     held: u64,
-    /// Tokens that were put into its pool.
-    tokens: u64,
-    guarded: bool,
+    /// Number of identity pages placed in the child's pool.
+    identity_pages: u64,
+    cow_protected: bool,
     next: Next,
 }
 
-/// What is to be done next.
+/// The next step.
 enum Next {
-    /// The processes are looked at, which takes long.
+    /// Look at the processes. This is slow work.
     Look,
-    /// Its table is copied from here on.
+    /// Copy the parent's table from this page on.
     Copy(Vpn),
-    /// What is cool of it is stored, which takes long.
+    /// Store the child's standby pages. This is slow work.
     Store,
-    /// What it shares is guarded from this address on, these pages excepted.
-    Guard(u64, Vec<u64>),
-    /// It is ready.
+    /// Write-protect the shared pages from this address on, except the pinned pages.
+    CowProtect(u64, Vec<u64>),
+    /// Finish: the child is ready.
     End,
 }
 
 impl Copying {
-    /// The program forked. Its address space is still from here to [`Self::end`].
+    /// Begins to follow a fork. The parent's address space is frozen from here to [`Self::end`].
     pub fn begin(
         pager: &Pager,
         parent: &Arc<Mm>,
@@ -211,37 +229,37 @@ impl Copying {
             pool: state.pool.inherited(),
             withheld: Areas::default(),
             hidden: false,
-            cool: Vec::new(),
+            standby: Vec::new(),
             held: 0,
-            tokens: 0,
-            guarded: false,
+            identity_pages: 0,
+            cow_protected: false,
             next: Next::Look,
         }
     }
 
-    /// Whether what is next takes long.
-    pub fn has_errand(&self) -> bool {
+    /// Returns whether the next step is slow work.
+    pub fn has_slow_work(&self) -> bool {
         matches!(self.next, Next::Look | Next::Store)
     }
 
-    /// Does that, with no lock held.
-    pub fn go_errand(&mut self, pager: &Pager) {
+    /// Does the slow work of the next step, with no lock held.
+    pub fn do_slow_work(&mut self, pager: &Pager) {
         self.next = match std::mem::replace(&mut self.next, Next::End) {
             Next::Look => {
                 self.look(pager);
                 Next::Copy(Vpn(0))
             }
             Next::Store => {
-                while !self.cool.is_empty() {
+                while !self.standby.is_empty() {
                     self.store(pager);
                 }
-                self.begin_guard(pager)
+                self.begin_cow_protect(pager)
             }
             other => other,
         };
     }
 
-    /// What the child inherits, and whether it can be looked into.
+    /// Finds out which areas the child inherits, and whether it is hidden.
     fn look(&mut self, pager: &Pager) {
         if self.parent.process().is_none() {
             find_parent(pager, &self.parent);
@@ -250,37 +268,38 @@ impl Copying {
             self.withhold(&passing.withheld);
             self.ask_child(pager, passing.registered);
         } else if self.parent.process().is_some() {
-            // It has ended since: only its child can be asked.
+            // The parent has ended since. Only its child can be asked.
             self.ask_child(pager, Vec::new());
         }
         self.withheld.iter().for_each(|(start, end)| self.areas.remove(start, end));
         let absent = settle_inherited(&*self.uffd, &mut self.areas);
-        // It has not changed anything yet: what is not there never was.
-        if !absent.is_empty() && self.put_token(pager).is_some() {
+        // The child has not changed its mappings yet. An area that is absent now was absent at the
+        // fork.
+        if !absent.is_empty() && self.put_identity(pager).is_some() {
             self.withhold(&absent);
         }
         self.hidden = hidden::is_hidden(pager, &self.parent);
     }
 
-    /// Does a slice of it. True if that was the last.
+    /// Does the next slice. Returns true if that was the last.
     pub fn go_on(&mut self, pager: &Pager, state: &State) -> bool {
         self.next = match std::mem::replace(&mut self.next, Next::End) {
             Next::Copy(start) => match self.copy(pager, state, start) {
                 Some(next) => Next::Copy(next),
-                None if self.cool.is_empty() => self.begin_guard(pager),
+                None if self.standby.is_empty() => self.begin_cow_protect(pager),
                 None => Next::Store,
             },
-            Next::Guard(at, pins) => match self.guard(at, &pins) {
-                Some(next) => Next::Guard(next, pins),
+            Next::CowProtect(at, pins) => match self.cow_protect(at, &pins) {
+                Some(next) => Next::CowProtect(next, pins),
                 None => Next::End,
             },
-            errand @ (Next::Look | Next::Store) => errand,
+            slow_work @ (Next::Look | Next::Store) => slow_work,
             Next::End => Next::End,
         };
         matches!(self.next, Next::End)
     }
 
-    /// Nothing of these ranges reaches the child.
+    /// Marks ranges whose pages the child did not inherit.
     fn withhold(&mut self, ranges: &[(u64, u64)]) {
         for &(start, end) in ranges {
             self.withheld.remove(start, end);
@@ -288,8 +307,9 @@ impl Copying {
         }
     }
 
-    /// The parent runs since its message was read, and other threads of it ran before: what it has let go of since the
-    /// fork it cannot be asked about any more (FORK-2). `registered`: what it still has.
+    /// Asks the child about areas that the parent has let go of since the fork (FORK-2). The parent
+    /// runs on once its message is read, and its other threads ran before. `registered` are the
+    /// areas that the parent still has.
     fn ask_child(&mut self, pager: &Pager, registered: Vec<(u64, u64)>) {
         let mut gone = self.areas.clone();
         registered.into_iter().for_each(|(start, end)| gone.remove(start, end));
@@ -305,65 +325,72 @@ impl Copying {
         self.withhold(&lost);
     }
 
-    /// What the child would pass on, which is what it got. None if that cannot be found out.
+    /// Returns which areas the child would pass on: these are the areas that it got. None if that
+    /// cannot be found out.
     fn passing_of_child(&mut self, pager: &Pager) -> Option<Passing> {
         for _ in 0..FIND_TRIES {
-            let process =
-                self.put_token(pager).and_then(|token| who_sees(pager, &token, &unknown(pager)));
+            let process = self
+                .put_identity(pager)
+                .and_then(|identity| who_sees(pager, &identity, &unknown(pager)));
             if let Some(passing) = process.and_then(|process| process.passing().ok()) {
-                // Whatever it may have changed meanwhile it would still wait for us to read of.
-                return self.put_token(pager).map(|_| passing);
+                // If this page can be placed, the child has changed nothing: a change would block
+                // until the pager reads its message.
+                return self.put_identity(pager).map(|_| passing);
             }
             pager.host.sleep(FIND_PAUSE);
         }
         None
     }
 
-    /// A token in the child's pool, unless its mapping is changing.
-    fn put_token(&mut self, pager: &Pager) -> Option<Token> {
-        let (token, pages) = put_token(pager, self.space.mm(), &*self.uffd, &mut self.pool);
-        self.tokens += pages;
-        token.ok()
+    /// Places an identity page in the child's pool. None if the mapping is changing.
+    fn put_identity(&mut self, pager: &Pager) -> Option<IdentityPage> {
+        let (identity, pages) = put_identity(pager, self.space.mm(), &*self.uffd, &mut self.pool);
+        self.identity_pages += pages;
+        identity.ok()
     }
 
-    /// Copies a slice of the table. Where the next begins.
+    /// Copies a slice of the table. Returns where the next slice begins.
     fn copy(&mut self, pager: &Pager, state: &State, start: Vpn) -> Option<Vpn> {
         let passes = |vpn: Vpn| self.withheld.end_of(vpn.address()).is_none();
-        let mut books = pager.resident();
+        let mut resident = pager.resident();
         if self.hidden || !self.withheld.is_empty() {
             state.space.visit(start, SLICE_PAGES, |vpn, entry| match entry {
-                Entry::Cool(_) if passes(vpn) && self.hidden => self.cool.push(vpn),
-                // What the parent had cooled of what was not passed on is in the child's pool all the same.
-                Entry::Cool(pfn) if !passes(vpn) => self.pool.retire(books.frame(pfn).pool),
+                Entry::Standby(_) if passes(vpn) && self.hidden => self.standby.push(vpn),
+                // The child's pool has the parent's standby pages even of areas that were not
+                // passed on.
+                Entry::Standby(pfn) if !passes(vpn) => {
+                    self.pool.discard_later(resident.frame(pfn).pool)
+                }
                 _ => {}
             });
         }
         let slice = (start, SLICE_PAGES);
-        let (next, held) = books.fork(&state.space, &mut self.space, slice, passes);
+        let (next, held) = resident.fork(&state.space, &mut self.space, slice, passes);
         self.held += held;
         next
     }
 
-    /// Stores a batch of what is cool.
+    /// Stores a batch of the child's standby pages.
     fn store(&mut self, pager: &Pager) {
-        let batch = self.cool.split_off(self.cool.len().saturating_sub(BATCH_MAX));
+        let batch = self.standby.split_off(self.standby.len().saturating_sub(BATCH_MAX));
         self.held -= hidden::store(pager, &self.parent, &mut self.space, &mut self.pool, &batch);
     }
 
-    /// What of it is in memory.
+    /// Returns the number of the child's pages in memory.
     fn resident(&self) -> u64 {
-        self.held + self.pool.retired() as u64
+        self.held + self.pool.pending_discards() as u64
     }
 
-    /// What the child has copied by now was counted by nobody. The parent runs, too: the monitor's turn.
-    fn begin_guard(&self, pager: &Pager) -> Next {
-        let needed = guard::is_needed(pager, self.resident());
+    /// Decides whether to write-protect the shared pages now. No counter covers the pages that the
+    /// child has copied by now. The parent runs, too, and its protection is left to the monitor.
+    fn begin_cow_protect(&self, pager: &Pager) -> Next {
+        let needed = cow_protect::is_needed(pager, self.resident());
         let pins = needed.then(|| self.parent.pins_of_child()).flatten();
-        pins.map_or(Next::End, |pins| Next::Guard(0, pins))
+        pins.map_or(Next::End, |pins| Next::CowProtect(0, pins))
     }
 
-    /// Guards a slice. Where the next begins.
-    fn guard(&mut self, at: u64, pins: &[u64]) -> Option<u64> {
+    /// Write-protects a slice. Returns where the next slice begins.
+    fn cow_protect(&mut self, at: u64, pins: &[u64]) -> Option<u64> {
         let mut pages = 0;
         for (start, end) in self.areas.iter().filter(|&(_, end)| end > at) {
             if pages >= SLICE_PAGES {
@@ -373,38 +400,41 @@ impl Copying {
             let left = SLICE_PAGES - pages;
             let next = self.space.visit(Vpn::of_address(start), left, |_, _| pages += 1);
             let stop = next.map_or(end, |next| next.address().min(end));
-            if !guard::raise_range(&*self.uffd, start, stop, pins) {
+            if !cow_protect::raise_range(&*self.uffd, start, stop, pins) {
                 return None;
             }
             if stop < end {
                 return Some(stop);
             }
         }
-        self.guarded = true;
+        self.cow_protected = true;
         None
     }
 
-    /// All is copied.
+    /// Adds the finished child to the pager, and lets the parent change again.
     pub fn end(self, pager: &Pager, state: &mut State) {
         let (parent, resident) = (&self.parent, self.resident());
         let child_state = State::new(self.space, self.areas, self.pool, pager.window_max());
         let child = Mm::new(self.uffd, child_state, pager.clock.clone()).related_to(parent);
         let child = Arc::new(child);
         child.learnt(resident);
-        // All of it is the parent's too, until counted; so is what the parent has in areas that are not registered yet.
-        let shared = (resident - self.tokens).max(parent.resident_pages());
+        // All pages are shared with the parent until counted. That includes the parent's pages in
+        // areas that are not registered yet.
+        let shared = (resident - self.identity_pages).max(parent.resident_pages());
         child.discount.store(shared.cast_signed(), Relaxed);
-        pager.resident().zone.found(self.tokens);
-        child.guarded.store(self.guarded, Relaxed);
-        // Both may be copied from now on: what was guarded before is, what has come since is not.
-        parent.guarded.store(false, Relaxed);
+        pager.resident().zone.found(self.identity_pages);
+        child.cow_protected.store(self.cow_protected, Relaxed);
+        // From now on both processes may copy pages. Only areas that existed before are
+        // write-protected.
+        parent.cow_protected.store(false, Relaxed);
         following::still(parent, state, false);
         if let Err(error) = pager.add_mm(&child) {
             pager.complain(&format!("cannot serve a forked process: {error}"));
             pager.kill_tree(Why::NotServed);
             return;
         }
-        // After that: the monitor marks who is alone, and looks again (`Sharing::count`).
+        // This comes after `add_mm`. The monitor clears the mark of a process that shares with no
+        // other, and then looks again (`Sharing::count`).
         if !parent.related.load(Relaxed) {
             parent.discount.store(0, Relaxed);
         }
@@ -414,20 +444,20 @@ impl Copying {
         pager.monitor.raise();
     }
 
-    /// What the child has so far.
+    /// Returns the part of the child's table that is copied by now.
     #[cfg(test)]
     pub fn space(&self) -> &Space {
         &self.space
     }
 }
 
-/// What a process that forks passes on; the program may have asked for that at any time. None of a process that nobody could
-/// tell (FORK-1).
+/// Returns which areas a forking process passes on; the program may have changed that at any time.
+/// None for an unidentified process (FORK-1).
 fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     let process = parent.process()?;
     let sees = |error| successor(pager, parent).ok_or(error)?.passing();
     let mut seen = process.passing().or_else(sees);
-    // It forked and ended: its number is gone before its memory is.
+    // The process has forked and ended. Its number vanishes before its memory does.
     let wait = Wait::new(&pager.clock, Patience::Passing);
     while seen.is_err() && parent.is_alive() && !wait.is_over(&pager.clock) {
         pager.host.sleep(END_PAUSE);
@@ -435,7 +465,7 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     }
     match seen {
         Ok(passing) => Some(passing),
-        // Pages of it may be in the store that the child must not see.
+        // The store may have pages of the parent that the child must not see.
         Err(error) => {
             if parent.is_alive() {
                 let pid = parent.pid();
@@ -449,26 +479,29 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     }
 }
 
-/// Another process with the same memory (a clone with `CLONE_VM` and no `CLONE_THREAD`): that which was known may
-/// have ended.
+/// Returns another process with this memory (a clone with `CLONE_VM` and no `CLONE_THREAD`),
+/// because the identified process may have ended.
 fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
-    let token = show_token_in(pager, mm).ok()?;
-    who_sees(pager, &token, &pager.host.tree(pager))
+    let identity = show_identity_in(pager, mm).ok()?;
+    who_sees(pager, &identity, &pager.host.tree(pager))
 }
 
-/// An area may have come under management after the fork copied it and before its message was read:
-/// the child's is then registered nowhere, and a page moved out of it would read as zeros. Each is
-/// registered here, which changes nothing where it is already.
+/// Registers the child's areas, and returns those that do not exist in the child.
 ///
-/// One that cannot be is not there: those are returned. The child, which runs since the message was read, may have moved
-/// it, and says so in a message of its own, by which its pages move, too: if it is changing they stay known until then.
-/// Or it never was: it was not passed on, or its pages were found in the parent after the fork.
+/// The parent's area may be registered after the fork copied it and before the pager read the
+/// message. The child's copy of that area is registered nowhere, and a page moved out of it would
+/// read as zeros. Registering an area a second time changes nothing.
+///
+/// The child runs once the message is read. It may have moved an absent area. It reports that in a
+/// message of its own, and its pages move with it. If its mapping is changing, those pages stay in
+/// the table until then. Otherwise the area never existed in the child. It was not passed on, or
+/// its pages appeared in the parent after the fork.
 fn settle_inherited(uffd: &dyn AddressSpace, areas: &mut Areas) -> Vec<(u64, u64)> {
     let mut absent = Vec::new();
     for (start, end) in areas.clone().iter() {
         let Err(error) = uffd.register(start, end - start, Mode::Managed) else { continue };
         areas.remove(start, end);
-        // The kernel's word for a range in which there is nothing.
+        // The kernel answers EINVAL for a range without a mapping.
         if error.kind() == std::io::ErrorKind::InvalidInput {
             absent.push((start, end));
         }

@@ -1,15 +1,18 @@
-//! Children of hidden processes: what is cool of them is stored at once.
+//! Children of hidden processes: their standby pages are stored at once.
 //!
-//! A process may make itself one that nobody but root may look into (`PR_SET_DUMPABLE`, another user's rights). It
-//! is still read through what was opened before. A child of it is hidden from its first moment: nothing of it can
-//! be opened, and pages that lie in its pool could be read by nobody.
+//! A process may hide itself, so that only root may look into it (`PR_SET_DUMPABLE`, another user's
+//! rights). The pager still reads such a process through files that it opened before. A child of
+//! the process is hidden from its first moment. The pager can open nothing of the child, and could
+//! not read standby pages in the child's pool.
 //!
-//! * HIDDEN-1: so they are read from the parent's pool, where they lie as they did at the fork (ORD-6), and stored for the child.
-//!   Into its places they could not be put: it runs, and may be changing them.
-//! * HIDDEN-2: a page that cannot be stored stays cool; whoever touches it is told after a while that it is lost.
+//! * HIDDEN-1: The pager reads these pages from the parent's pool, where they lie as they did at
+//!   the fork (ORD-6). It stores them for the child. It could not place them in the child, because
+//!   the child runs and may be changing its mappings.
+//! * HIDDEN-2: A page that cannot be stored stays on the standby list. If a thread faults on it,
+//!   the pager reports after a while that the page is lost.
 //!
-//! An errand (`errand.rs`), a batch at a time, while the parent stands still and nobody holds its lock. Writes to a file
-//! tier are waited for.
+//! This is slow work (`slow_work.rs`), a batch at a time. Meanwhile the parent's records are
+//! frozen, and no thread holds the lock. The slow-work thread waits for writes to a file tier.
 
 use crate::mm::Mm;
 use crate::patience::{BEAT, Patience, Wait};
@@ -20,14 +23,21 @@ use ebb_mm::types::{Pfn, SlotId, Vpn};
 use ebb_swap::Page;
 use ebb_sys::anon::PageBuffer;
 
-/// Whether children of `parent` could not be looked into.
+/// Returns whether children of `parent` would be hidden.
 pub fn is_hidden(pager: &Pager, parent: &Mm) -> bool {
     parent.process().is_some() && pager.host.open(parent.pid()).is_err() && parent.is_alive()
 }
 
-/// Stores the pages `cool` of a child, which is nobody's yet (HIDDEN-1): one batch. Returns how many.
-pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool, cool: &[Vpn]) -> u64 {
-    let pfns: Vec<Pfn> = cool.iter().filter_map(|&vpn| cool_frame(space, vpn)).collect();
+/// Stores one batch of `standby` pages of a child that is not served yet (HIDDEN-1). Returns their
+/// number.
+pub fn store(
+    pager: &Pager,
+    parent: &Mm,
+    space: &mut Space,
+    pool: &mut Pool,
+    standby: &[Vpn],
+) -> u64 {
+    let pfns: Vec<Pfn> = standby.iter().filter_map(|&vpn| standby_frame(space, vpn)).collect();
     let mut pages = PageBuffer::new(pfns.len());
     let read = {
         let places: Vec<u64> = {
@@ -53,21 +63,21 @@ pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool, coo
             continue;
         }
         dropped.slots.extend(resident.set_copy(pfn, None));
-        pool.retire(resident.evict(space, pfn, slot));
+        pool.discard_later(resident.evict(space, pfn, slot));
         stored += 1;
     }
     pager.discard(&dropped);
     stored
 }
 
-fn cool_frame(space: &Space, vpn: Vpn) -> Option<Pfn> {
+fn standby_frame(space: &Space, vpn: Vpn) -> Option<Pfn> {
     match space.get(vpn) {
-        Entry::Cool(pfn) => Some(pfn),
+        Entry::Standby(pfn) => Some(pfn),
         _ => None,
     }
 }
 
-/// Reads pages, each as often as it takes; which of them could be.
+/// Reads pages, each as often as needed. Returns which of them could be read.
 fn read_all(pager: &Pager, process: &Mm, addresses: &[u64], pages: &mut [Page]) -> Vec<bool> {
     let mut read = vec![false; addresses.len()];
     let wait = Wait::new(&pager.clock, Patience::Unreadable);

@@ -1,20 +1,26 @@
-//! The agent in a program that no loader brings it into: a static one, of glibc or of Go, or one that runs already (`ebb attach`).
+//! Puts the agent into a program into which no loader brings it. Such a program is static (of glibc
+//! or Go), or already runs (`ebb attach`).
 //!
-//! Its image is mapped into the program while one of its threads stands, and that thread has it join the pager: at its first
-//! instruction, where the front starts the program, or wherever it is, where the tree has started it or it is attached to. A
-//! child that it forks has the image from it, and joins in the same way as soon as it is met.
+//! The pager maps the agent's image into the program while one of its threads is stopped. That
+//! thread makes the agent join the pager. If the supervisor starts the program, the thread is at
+//! its first instruction. If the tree has started the program, or for `ebb attach`, the thread is
+//! anywhere. A forked child inherits the image, and joins like this as soon as the pager finds it.
 //!
-//! * INJECT-1: only programs that can do without the agent's hooks: those of Go alone, whose threads leave the kernel nothing to
-//!   write when they end, and those of glibc, whose threads tell it where that is (`thread_words.rs`). Of others
-//!   ([`takes_agent`]) nobody could say which pages have to stay.
-//! * INJECT-2: nobody traces it afterwards. What cannot be traced, or has an agent already, is left as it is.
-//! * INJECT-3: no right is taken up for it: the kernel lets a user trace what is his own, and no other. So an image that its owner
-//!   has changed reaches nothing that he does not.
-//! * INJECT-4: a running program's own stack is not used: that of a goroutine has a few hundred bytes.
-//! * INJECT-5: each has a thread that may wait for the program as long as that likes; so there are few at a time, and who comes when
-//!   all are taken has to be met again.
-//! * INJECT-6: the program is made to call what it may not expect of itself: one with a filter of system calls (seccomp) that the pager
-//!   has not is left as it is. And one that has all of its memory locked as it comes (`MCL_FUTURE`) would fill the pool.
+//! * INJECT-1: The agent is put only into programs that can do without its hooks. These are
+//!   programs of Go alone, and programs of glibc. When a thread of Go ends, the kernel has nothing
+//!   to write. A thread of glibc tells the kernel where to write (`thread_words.rs`). For other
+//!   programs ([`takes_agent`]) the pager could not know which pages have to stay.
+//! * INJECT-2: No process traces the program afterwards. A program that cannot be traced, or that
+//!   has an agent already, is left as it is.
+//! * INJECT-3: The pager gains no privilege for it: the kernel lets a user trace only his own
+//!   processes. So an image that its owner has changed reaches nothing that the owner does not.
+//! * INJECT-4: A running program's own stack is not used, because that of a goroutine has a few
+//!   hundred bytes.
+//! * INJECT-5: Each program gets a thread that may wait for it for any time. Hence only a few are
+//!   under way at a time. A process for which there is no room must be found again.
+//! * INJECT-6: The program makes system calls that it may not expect of itself. A program with a
+//!   seccomp filter that the pager does not have is left as it is. So is a program that locks all
+//!   future memory (`MCL_FUTURE`), because that would fill the pool.
 
 use crate::config::Config;
 use crate::patience::{Patience, Watch};
@@ -34,12 +40,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the image is called in the folder of a run.
+/// Name of the image in the folder of a run.
 pub const IMAGE_NAME: &str = "agent.image";
 
-/// Memory that a running program is lent for it.
-const LENT_BYTES: u64 = 128 << 10;
-/// Bytes of the stack that the agent's way in may use.
+/// Size in bytes of the memory mapped into a running program for the agent's start.
+const BORROWED_BYTES: u64 = 128 << 10;
+/// Size in bytes of the stack that the agent's entry code may use.
 const STACK_BYTES: u64 = 16 << 10;
 
 fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
@@ -47,13 +53,13 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
 }
 
-/// What is to be known of an image: an ELF object as it lies in memory.
+/// Layout of an image: an ELF object as it lies in memory.
 struct Image {
     len: u64,
     entry: u64,
-    /// Start, length and protection of its parts.
+    /// Start, length and protection of each segment.
     parts: Vec<(u64, u64, u64)>,
-    /// Words that are addresses in it: where they lie, and where they point.
+    /// Relocated words: the offset of each word, and the offset to which it points.
     addresses: Vec<(u64, u64)>,
 }
 
@@ -77,7 +83,7 @@ impl Image {
             let (start, len) = (word(header + 16)?, word(header + 40)?);
             match kinds & 0xffff_ffff {
                 LOAD => {
-                    // PF_X, PF_W, PF_R as PROT_READ, PROT_WRITE, PROT_EXEC
+                    // Converts PF_X, PF_W, PF_R to PROT_READ, PROT_WRITE, PROT_EXEC.
                     let flags = kinds >> 32;
                     let access = (flags & 4) >> 2 | flags & 2 | (flags & 1) << 2;
                     let end = (start + len).next_multiple_of(PAGE);
@@ -101,20 +107,21 @@ impl Image {
         Some(Self { len: bytes.len() as u64, entry: word(24)?, parts, addresses })
     }
 
-    /// Maps it into the program and has it begin, with what lies at `arguments`, on a stack that ends at `stack`.
+    /// Maps the image into the program and starts the agent, with the arguments at `arguments` and
+    /// a stack that ends at `stack`.
     fn put(&self, program: &mut Tracee, path: &Path, arguments: u64, stack: u64) -> Result<()> {
-        // Private, of a file: the kernel's to page, and never Ebb's.
+        // A private mapping of a file: the kernel pages it, and Ebb never does.
         let start = program.map(path, self.len, stack)?;
         let prepared = self.prepare(program, start);
         let joined = prepared.and_then(|()| self.begin(program, start, arguments, stack));
         if joined.is_err() {
-            // No thread of it is there.
+            // No thread of the agent exists.
             let _ = program.unmap(start, self.len);
         }
         joined
     }
 
-    /// Has it begin where it lies.
+    /// Starts the agent of an image that is mapped at `start`.
     fn begin(&self, program: &mut Tracee, start: u64, arguments: u64, stack: u64) -> Result<()> {
         const JOINED: u64 = ebb_agent::protocol::JOINED as u64;
         match program.run(start + self.entry, arguments, stack)? {
@@ -137,11 +144,12 @@ impl Image {
     }
 }
 
-/// Puts the agent whose image is at `path` into process `pid`, a child of this one that stands at its first instruction and
-/// has been told by its environment where the pager is.
+/// Puts the agent whose image is at `path` into process `pid`. The process is a child of this one
+/// and is stopped at its first instruction. Its environment says where the pager is.
 ///
 /// # Errors
-/// It cannot be traced, or the agent cannot join. The program goes on without.
+/// Fails if the process cannot be traced or the agent cannot join. The program runs on without
+/// an agent.
 pub fn at_start(pid: u32, path: &Path) -> Result<()> {
     let mut program = Tracee::of(pid)?;
     let (arguments, stack) =
@@ -149,19 +157,20 @@ pub fn at_start(pid: u32, path: &Path) -> Result<()> {
     Image::read(path)?.put(&mut program, path, arguments, stack)
 }
 
-/// Where an agent finds its pager.
+/// Data by which an agent finds its pager.
 #[derive(Clone, Debug)]
 pub struct Way {
-    /// Its socket; the image lies beside it.
+    /// Path of the pager's socket; the image lies beside it.
     pub socket: PathBuf,
-    /// Address space for cool pages.
+    /// Bytes of address space for standby pages.
     pub pool_bytes: u64,
-    /// It is for programs with a loader as well, which brings none (`ebb attach`).
+    /// Whether programs with a loader get the agent like this, too, because the loader brings none
+    /// (`ebb attach`).
     pub loaded: bool,
 }
 
 impl Way {
-    /// That of a run.
+    /// Returns the data of a run.
     pub fn of(config: &Config) -> Self {
         let (socket, pool_bytes) = (config.socket.clone(), config.pool_bytes);
         Self { socket, pool_bytes, loaded: config.attached }
@@ -172,11 +181,11 @@ impl Way {
     }
 }
 
-/// How many are being given the agent (INJECT-5).
+/// Processes that are being given the agent (INJECT-5).
 static UNDER_WAY: Mutex<UnderWay> = Mutex::new(UnderWay { pids: Vec::new(), ended: 0 });
 const UNDER_WAY_MAX: usize = 16;
 
-/// Processes that are being given the agent, and how many attempts have ended.
+/// Processes that are being given the agent, and the number of attempts that have ended.
 struct UnderWay {
     pids: Vec<u32>,
     ended: u64,
@@ -186,26 +195,28 @@ fn under_way() -> MutexGuard<'static, UnderWay> {
     UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether any are.
+/// Returns whether any process is being given the agent.
 pub fn is_under_way() -> bool {
     !under_way().pids.is_empty()
 }
 
-/// How many attempts have ended so far: a process that waits for its turn comes nearer with each.
+/// Returns the number of attempts that have ended. With each, a waiting process comes nearer to its
+/// turn.
 pub fn ended() -> u64 {
     under_way().ended
 }
 
-/// Whether one of them could run and has no CPU. Then the others wait for the host, and not for it.
+/// Returns whether one of these processes is runnable. If so, it waits for a CPU of the host, and
+/// the other processes wait for the host, too.
 pub fn is_kept_waiting() -> bool {
     let pids = under_way().pids.clone();
     pids.into_iter().any(|pid| proc::state(pid) == Some('R'))
 }
 
-/// One of them, as long as this lives.
-struct Place(u32);
+/// Keeps a process on the list of attempts while this value lives.
+struct UnderWayGuard(u32);
 
-impl Place {
+impl UnderWayGuard {
     fn take(pid: u32) -> Option<Self> {
         let mut all = under_way();
         (all.pids.len() < UNDER_WAY_MAX).then(|| {
@@ -215,7 +226,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for UnderWayGuard {
     fn drop(&mut self) {
         let mut all = under_way();
         all.ended += 1;
@@ -225,29 +236,29 @@ impl Drop for Place {
     }
 }
 
-/// What came of an attempt to give a process the agent.
+/// Result of an attempt to give a process the agent.
 #[derive(Debug)]
 pub enum Attempt {
-    /// A thread does so.
+    /// A thread is giving the process the agent.
     Begun(JoinHandle<Result<()>>),
-    /// Others are given it (INJECT-5), or it does not run: again later.
+    /// Try again later: too many attempts are under way (INJECT-5), or the process is stopped.
     Later,
-    /// It may not have it so, or has.
+    /// The process may not get the agent like this, or has one already.
     No,
 }
 
-/// Begins to give process `pid` the agent, if it is one that may have it so, by a thread of its own.
+/// Starts a thread that gives process `pid` the agent, if the process may get it like this.
 pub fn begin(pid: u32, way: Way) -> Attempt {
     let Some(process) = Pidfd::open(pid).ok().filter(|_| Candidate::of(pid, &way).is_some()) else {
         return Attempt::No;
     };
     if proc::tracer(pid).is_some() || matches!(proc::state(pid), Some('T' | 't')) {
-        // The brake holds it, or a debugger, or somebody has stopped it.
+        // The freezer, a debugger or a signal has stopped the process.
         return Attempt::Later;
     }
-    let Some(place) = Place::take(pid) else { return Attempt::Later };
+    let Some(guard) = UnderWayGuard::take(pid) else { return Attempt::Later };
     let put = move || {
-        let _place = place;
+        let _place = guard;
         running(pid, &process, &way, has_memory_apart)
     };
     std::thread::Builder::new()
@@ -256,10 +267,11 @@ pub fn begin(pid: u32, way: Way) -> Attempt {
         .map_or(Attempt::Later, Attempt::Begun)
 }
 
-/// The same for any process of the tree, `process` by its number `pid`.
+/// Gives a process of the tree the agent: `process`, by the number `pid`.
 ///
 /// # Errors
-/// The same; or it is none that may have the agent so.
+/// Fails if the process cannot be traced, if the agent cannot join, or if the process may not
+/// get the agent like this.
 fn running(
     pid: u32,
     process: &Pidfd,
@@ -267,18 +279,19 @@ fn running(
     is_apart: impl Fn(u32, u32) -> bool,
 ) -> Result<()> {
     let mut program = Tracee::interrupt(pid)?;
-    // It was somebody else's number by then, or it has become another program, or it is the child of a vfork, which is about to.
+    // The number may have been another process's, or the process has executed another program. Or
+    // it is the child of a vfork, which is about to.
     process.send(0)?;
     let apart = proc::parent(pid).is_some_and(|parent| is_apart(parent, pid));
     let candidate = Candidate::of(pid, way).filter(|_| apart);
     let candidate = candidate.ok_or_else(|| Error::other("it is another program by now"))?;
     let path = way.image();
     let image = Image::read(&path)?;
-    let lent = program.allocate(LENT_BYTES)?;
-    let (arguments, stack) = (lent, lent + LENT_BYTES - STACK_BYTES / 2);
+    let borrowed = program.allocate(BORROWED_BYTES)?;
+    let (arguments, stack) = (borrowed, borrowed + BORROWED_BYTES - STACK_BYTES / 2);
     let joined = match candidate {
-        // Nobody has touched it.
-        _ if is_there(pid, lent) => {
+        // The program has not accessed the new memory.
+        _ if is_there(pid, borrowed) => {
             Err(Error::other("it has all of its memory locked as it comes (mlockall)"))
         }
         Candidate::Fresh => program
@@ -286,39 +299,41 @@ fn running(
             .and_then(|()| image.put(&mut program, &path, arguments, stack)),
         Candidate::Forked { image: start } => image.begin(&mut program, start, 0, stack),
     };
-    // It may have ended.
-    let _ = program.unmap(lent, LENT_BYTES);
+    // The process may have ended.
+    let _ = program.unmap(borrowed, BORROWED_BYTES);
     joined
 }
 
-/// Whether the page at this address is in memory; true where that cannot be seen.
+/// Returns whether the page at this address is in memory; true if that cannot be seen.
 fn is_there(pid: u32, address: u64) -> bool {
     let pages = File::open(format!("/proc/{pid}/pagemap")).map(Pagemap::from);
     pages.and_then(|pages| pages.is_present(Vpn::of_address(address).0)).unwrap_or(true)
 }
 
-/// What the kernel would have put at `at` for a program without arguments that is told its way by its environment.
+/// Lays out the arguments and environment at `at` as the kernel would. The program has no
+/// arguments, and its environment says how to find the pager.
 fn environment(at: u64, way: &Way) -> Vec<u8> {
     let socket = [ENV_SOCKET.as_bytes(), b"=", way.socket.as_os_str().as_bytes(), b"\0"].concat();
     let pool = format!("{ENV_POOL}={}\0", way.pool_bytes);
-    // No arguments, their end, the two variables, and their end.
+    // The words are: no arguments, their end, the two variables, and their end.
     let texts = at + 5 * 8;
     let words = [0, 0, texts, texts + socket.len() as u64, 0];
     let words = words.iter().flat_map(|word: &u64| word.to_ne_bytes());
     words.chain(socket).chain(pool.into_bytes()).collect()
 }
 
-/// A process that could have the agent so, and has none.
+/// A process that can get the agent like this, and has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Candidate {
-    /// Nothing of it is there.
+    /// Nothing of the agent is in the process.
     Fresh,
-    /// It was forked from one that has it: the image lies there.
+    /// A process that was forked from one with the agent, so the image is mapped.
     Forked { image: u64 },
 }
 
 impl Candidate {
-    /// Whether process `pid`, which has not joined this run, is one.
+    /// Classifies process `pid`, which has not joined this run. None if it cannot get the agent
+    /// like this.
     fn of(pid: u32, way: &Way) -> Option<Self> {
         if proc::has_other_filters(pid) {
             return None;
@@ -330,7 +345,7 @@ impl Candidate {
             Some(area) if Path::new(&area.name) == way.image() => {
                 Some(Self::Forked { image: area.start })
             }
-            // Of a run within this one, or around it.
+            // The image is of a run inside this one, or around it.
             Some(_) => None,
             None if areas.iter().any(is_agent) || is_ebb(pid) => None,
             None => {
@@ -342,12 +357,12 @@ impl Candidate {
     }
 }
 
-/// Whether glibc has been loaded into a process with these areas.
+/// Returns whether a process with these areas has loaded glibc.
 fn has_glibc(areas: &[Area]) -> bool {
     areas.iter().any(|area| Path::new(&area.name).file_name() == Some(OsStr::new("libc.so.6")))
 }
 
-/// Whether it is an agent's, of whichever run.
+/// Returns whether an area is mapped from the agent of any run.
 fn is_agent(area: &Area) -> bool {
     let name = Path::new(&area.name);
     let is_in_folder =
@@ -356,7 +371,7 @@ fn is_agent(area: &Area) -> bool {
         && name.parent().is_some_and(is_in_folder)
 }
 
-/// Whether process `pid` runs this very program: the front or the pager of a run.
+/// Returns whether process `pid` runs this very program: the supervisor or the pager of a run.
 fn is_ebb(pid: u32) -> bool {
     let program_of = |process: &str| {
         let found = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
@@ -365,7 +380,8 @@ fn is_ebb(pid: u32) -> bool {
     program_of("self").is_some_and(|own| program_of(&pid.to_string()) == Some(own))
 }
 
-/// Why process `pid`, which runs, may not be given the agent, if that is so (INJECT-1).
+/// Returns the reason why the running process `pid` may not get the agent (INJECT-1), or None if it
+/// may.
 #[must_use]
 pub fn why_not(pid: u32) -> Option<String> {
     let program = match File::open(format!("/proc/{pid}/exe")) {
@@ -404,10 +420,11 @@ pub fn why_not(pid: u32) -> Option<String> {
 }
 
 const OF_NEITHER: &str = "it is a program neither of glibc nor of Go alone";
-/// The CPU time that a loader takes at most until glibc is loaded.
+/// Limit of the CPU time that a loader takes until glibc is loaded.
 const LOADING: Duration = Duration::from_secs(2);
 
-/// The same for a program that may have begun just now, and whose loader is given time to load glibc.
+/// Returns the reason why process `pid` may not get the agent, like [`why_not`]. A program that may
+/// just have started gets time to load glibc.
 #[must_use]
 pub fn why_not_when_loaded(pid: u32) -> Option<String> {
     let watch = Watch::new(pid);
@@ -428,19 +445,20 @@ pub fn why_not_when_loaded(pid: u32) -> Option<String> {
     reason
 }
 
-/// Gives process `pid` the agent, which has been told by nobody where the pager is, and runs.
+/// Gives the agent to the running process `pid`. Its environment does not say where the pager is.
 ///
 /// # Errors
-/// It cannot be traced, or its agent cannot join.
+/// Fails if the process cannot be traced or the agent cannot join.
 pub fn attach(pid: u32, way: &Way) -> Result<()> {
-    // Who asks knows what it is, and need not be able to look into its parent.
+    // The user has chosen this process, so the check need not be able to look into its parent.
     running(pid, &Pidfd::open(pid)?, way, |parent, pid| !shares_memory(parent, pid))
 }
 
-/// Takes away what is mapped in process `pid` for an agent that has ended: the image, the memory in common, and `mapped`.
+/// Unmaps the memory in process `pid` that belongs to an agent that has ended. This is the image,
+/// the shared memory, and the ranges `mapped`.
 ///
 /// # Errors
-/// It cannot be traced just now.
+/// Fails if the process cannot be traced now.
 pub fn clean(pid: u32, socket: &Path, mapped: &[(u64, u64)]) -> Result<()> {
     let mut program = Tracee::interrupt(pid)?;
     let image = socket.with_file_name(IMAGE_NAME);
@@ -455,15 +473,15 @@ pub fn clean(pid: u32, socket: &Path, mapped: &[(u64, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a 64-bit program without a loader may be given the agent (INJECT-1).
+/// Returns whether a 64-bit program without a loader may get the agent (INJECT-1).
 ///
 /// # Errors
-/// It cannot be read, or is too short for what it says it has.
+/// Fails if the file cannot be read, or is shorter than its headers say.
 pub fn takes_agent(file: &File) -> Result<bool> {
     Ok(is_of_glibc(file)? || is_go_alone(file)?)
 }
 
-/// The head of a 64-bit x86 program; None of anything else.
+/// Returns the ELF header of a 64-bit x86 program; None for any other file.
 fn head_of(file: &File) -> Result<Option<[u8; 64]>> {
     const X86_64: u64 = 62;
     let mut head = [0; 64];
@@ -472,11 +490,11 @@ fn head_of(file: &File) -> Result<Option<[u8; 64]>> {
     Ok(is_one.then_some(head))
 }
 
-/// Kinds of parts of a program.
+/// Types of program headers.
 const INTERPRETER: u64 = 3;
 const NOTE: u64 = 4;
 
-/// The parts of a program: of which kind, where in the file, and how long there. Empty if it is no 64-bit x86 program.
+/// Returns type, file offset and file length of each segment. Empty if it is no 64-bit x86 program.
 fn parts_of(file: &File) -> Result<Vec<(u64, u64, u64)>> {
     const HEADER_BYTES: usize = 56;
     let short = || Error::from(ErrorKind::UnexpectedEof);
@@ -491,15 +509,16 @@ fn parts_of(file: &File) -> Result<Vec<(u64, u64, u64)>> {
     headers.chunks_exact(HEADER_BYTES).map(part).collect()
 }
 
-/// Whether a loader brings its libraries.
+/// Returns whether a loader brings the program's libraries.
 fn has_loader(file: &File) -> Result<bool> {
     Ok(parts_of(file)?.iter().any(|&(kind, ..)| kind == INTERPRETER))
 }
 
-/// Whether it has no loader, and the note that glibc puts into each program (`NT_GNU_ABI_TAG`); no other library does.
+/// Returns whether a program has no loader, but has the note that glibc puts into each program
+/// (`NT_GNU_ABI_TAG`). No other library writes that note.
 fn is_of_glibc(file: &File) -> Result<bool> {
     const NOTES_MAX: u64 = 1 << 16;
-    /// Owner and kind of the note: sizes of both texts come first.
+    /// Type and owner of the note; the sizes of both texts come first.
     const ABI_TAG: &[u8] = b"\x01\0\0\0GNU\0";
     let parts = parts_of(file)?;
     if parts.iter().any(|&(kind, ..)| kind == INTERPRETER) {
@@ -515,8 +534,9 @@ fn is_of_glibc(file: &File) -> Result<bool> {
     Ok(false)
 }
 
-/// Whether a static 64-bit program is of Go and nothing else: it has the sections that Go's own linker makes, and neither
-/// those that every other one adds for C nor variables of C's threads.
+/// Returns whether a static 64-bit program is of Go and nothing else. It must have the sections
+/// that Go's own linker makes. It must have neither the sections that other linkers add for C, nor
+/// the variables of C's threads.
 fn is_go_alone(file: &File) -> Result<bool> {
     const OF_GO: [&[u8]; 2] = [b".gopclntab", b".go.buildinfo"];
     const OF_OTHERS: [&[u8]; 4] = [b".interp", b".eh_frame", b".tbss", b".tdata"];
@@ -561,16 +581,18 @@ mod tests {
         assert_eq!(text(word(3)), "EBB_POOL_BYTES=4096");
     }
 
-    /// INJECT-5: a process that never stands holds a thread; hundreds must not.
+    /// INJECT-5: a process that never stops keeps a thread busy, so the number of attempts is
+    /// limited.
     #[test]
     fn no_more_than_a_few_are_under_way() {
-        let taken: Vec<Place> = std::iter::from_fn(|| Place::take(u32::MAX)).collect();
+        let taken: Vec<UnderWayGuard> =
+            std::iter::from_fn(|| UnderWayGuard::take(u32::MAX)).collect();
         assert_eq!(taken.len(), UNDER_WAY_MAX);
         assert!(is_under_way() && !is_kept_waiting(), "there is no such process");
         let before = ended();
         drop(taken);
         assert_eq!(ended() - before, UNDER_WAY_MAX as u64);
-        assert!(Place::take(u32::MAX).is_some());
+        assert!(UnderWayGuard::take(u32::MAX).is_some());
     }
 
     #[test]

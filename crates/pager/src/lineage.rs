@@ -1,13 +1,17 @@
-//! Which processes are of the run.
+//! Determines which processes belong to the run.
 //!
-//! Where the front is the program's parent and adopts its orphans, all of them are below the front. With `--exec` it is
-//! not: the program is somebody else's child, and its orphans are adopted by somebody else.
+//! If the supervisor is the program's parent and adopts its orphans, all processes are below the
+//! supervisor. With `--exec` the program is the child of another process, and that process adopts
+//! its orphans.
 //!
-//! * LINEAGE-1: there, who was once seen in the tree stays of it, whoever adopts it. It is known by a descriptor, never by its number
-//!   alone. Children that the process had before it became the program, or was attached to, are none of it unless that is said.
-//! * LINEAGE-2: such a run is over when the program has ended, no address space is left, nobody who was seen is, and no other process
-//!   of this user was started with this run's socket (one between its `exec` and its greeting). What another user's says
-//!   of itself says nothing.
+//! * LINEAGE-1: with `--exec`, a process that the pager has seen in the tree stays in the run, no
+//!   matter which process adopts it. The pager knows the process by a pidfd, never by its number
+//!   alone. Children that the process had before it became the program, or before the attach, do
+//!   not belong to the run unless the user asks for that.
+//! * LINEAGE-2: such a run is over when the program and all processes seen have ended, and no
+//!   address space is left. In addition no other process of this user may have been started with
+//!   this run's socket (a process between its `exec` and its hello). What a process of another user
+//!   says about itself does not count.
 
 use crate::server::Pager;
 use ebb_agent::protocol::ENV_SOCKET;
@@ -18,29 +22,30 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The first and the longest pause between two looks whether a run is over.
+/// Shortest and longest pause between two checks whether a run is over.
 const PAUSE_MIN_NS: i64 = 1_000_000;
 const PAUSE_MAX_NS: i64 = 64_000_000;
 
-/// By what a run's processes are found.
+/// Data by which the pager finds the processes of a run.
 #[derive(Debug, Default)]
 pub struct Lineage {
     apart: Option<Apart>,
 }
 
-/// Of a run whose program is not the front's child.
+/// Processes of a run whose program is not the supervisor's child.
 #[derive(Debug)]
 struct Apart {
     root: u32,
     process: Pidfd,
-    /// Children that it had before, and that are none of the run.
+    /// Children that the program had before the run, and that do not belong to it.
     before: Vec<(u32, Pidfd)>,
-    /// All that were seen, but for the program (LINEAGE-1).
+    /// All processes seen, without the program (LINEAGE-1).
     seen: Mutex<BTreeMap<u32, Pidfd>>,
 }
 
 impl Lineage {
-    /// Of the run of process `root`, `with_all` that it has started so far or without, or of one that is below its front.
+    /// Opens the lineage of the run of process `root`, or of a run below its supervisor if `root`
+    /// is None. Children that `root` already has belong to the run if `with_all`.
     pub fn new(root: Option<u32>, with_all: bool) -> std::io::Result<Self> {
         let apart = root.map(|root| {
             Ok::<_, std::io::Error>(Apart {
@@ -53,12 +58,12 @@ impl Lineage {
         Ok(Self { apart: apart.transpose()? })
     }
 
-    /// Where to begin looking.
-    fn roots(&self, front: u32) -> Vec<u32> {
-        self.apart.as_ref().map_or_else(|| proc::children(front), Apart::living)
+    /// Returns the processes at which a walk of the tree begins.
+    fn roots(&self, supervisor: u32) -> Vec<u32> {
+        self.apart.as_ref().map_or_else(|| proc::children(supervisor), Apart::living)
     }
 
-    /// Where not to look.
+    /// Returns the processes that a walk of the tree skips.
     fn others(&self) -> impl Iterator<Item = u32> + '_ {
         let before = self.apart.iter().flat_map(|apart| &apart.before);
         before.filter(|(_, process)| !process.has_ended()).map(|&(pid, _)| pid)
@@ -70,15 +75,16 @@ impl Lineage {
         }
     }
 
-    /// Kills those that are known by descriptors.
+    /// Sends SIGKILL to all processes that are known by a pidfd.
     pub fn kill(&self) {
         let Some(apart) = &self.apart else { return };
-        // Each may have ended.
+        // Each process may have ended already.
         let _ = apart.process.send(9);
         apart.seen().values().for_each(|process| drop(process.send(9)));
     }
 
-    /// The number by which others know the run: the program's, or while others go on that of the eldest.
+    /// Returns the process number that identifies the run. This is the program's number, or after
+    /// its end the number of the eldest process.
     fn number(&self, pager: &Pager) -> Option<u32> {
         let apart = self.apart.as_ref()?;
         if apart.process.has_ended() {
@@ -89,7 +95,8 @@ impl Lineage {
     }
 }
 
-/// Of these the one that started first, of those that nobody else of them started.
+/// Returns the process of `tree` that started first, among the processes whose parent is not in
+/// `tree`.
 fn eldest(
     tree: &[u32],
     parent: impl Fn(u32) -> Option<u32>,
@@ -110,7 +117,7 @@ impl Apart {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are known and have not ended, the program first.
+    /// Returns the known processes that have not ended, the program first.
     fn living(&self) -> Vec<u32> {
         let mut seen = self.seen();
         seen.retain(|_, process| !process.has_ended());
@@ -125,7 +132,7 @@ impl Apart {
                 continue;
             }
             let Ok(process) = Pidfd::open(pid) else { continue };
-            // Its number could be another's by now.
+            // The number may belong to another process by now.
             if proc::parent(pid).is_some_and(|parent| found.contains(&parent)) {
                 seen.insert(pid, process);
             }
@@ -133,10 +140,10 @@ impl Apart {
     }
 }
 
-/// Every process of the tree, the program first, without Ebb's own two.
+/// Returns every process of the tree, the program first, without Ebb's own two.
 pub fn tree(pager: &Pager) -> Vec<u32> {
     let mut found = Vec::new();
-    let mut seen = HashSet::from([std::process::id(), pager.front]);
+    let mut seen = HashSet::from([std::process::id(), pager.supervisor]);
     seen.extend(pager.lineage.others());
     let mut add = |mut next: Vec<u32>| {
         while let Some(pid) = next.pop() {
@@ -146,7 +153,7 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
             }
         }
     };
-    add(pager.lineage.roots(pager.front));
+    add(pager.lineage.roots(pager.supervisor));
     for mm in pager.mms().iter().filter(|mm| mm.pid() != 0) {
         add(vec![mm.pid()]);
     }
@@ -154,16 +161,17 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
     found
 }
 
-/// Waits until all that the program has left behind has ended, too (LINEAGE-2). False if the front has before.
-pub fn has_ended(pager: &Pager, front: &Socket) -> bool {
+/// Waits until all descendants of the program have ended, too (LINEAGE-2). Returns false if the
+/// supervisor ends first.
+pub fn has_ended(pager: &Pager, supervisor: &Socket) -> bool {
     let mut pause_ns = PAUSE_MIN_NS;
     loop {
         let left = || !tree(pager).is_empty() || is_awaited(pager);
         if pager.mms().is_empty() && !left() {
             return true;
         }
-        // It says nothing more: if it can be read it is gone.
-        let mut waiting = [PollFd::new(front, PollFlags::IN)];
+        // The supervisor sends nothing more, so a readable socket means that it has ended.
+        let mut waiting = [PollFd::new(supervisor, PollFlags::IN)];
         if poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: pause_ns })) == Ok(1) {
             return false;
         }
@@ -171,19 +179,19 @@ pub fn has_ended(pager: &Pager, front: &Socket) -> bool {
     }
 }
 
-/// Whether somebody has yet to greet.
+/// Whether a process started with this run's socket has yet to say hello.
 fn is_awaited(pager: &Pager) -> bool {
     let started = proc::started_with(ENV_SOCKET, pager.config.socket.as_os_str());
     started.into_iter().any(|pid| !matches!(proc::state(pid), None | Some('Z' | 'X')))
 }
 
-/// Whether a process is of the run, as an answer.
+/// Answers a client whether process `pid` belongs to the run: "1" or "0".
 pub fn has_member(pager: &Pager, pid: &str) -> String {
     let member = pid.trim().parse().is_ok_and(|pid| tree(pager).contains(&pid));
     u8::from(member).to_string()
 }
 
-/// The number by which others know the run, as an answer: 0 if it is its front's.
+/// Answers a client with the process number that identifies the run: 0 if this is the supervisor's.
 pub fn number(pager: &Pager) -> String {
     pager.lineage.number(pager).unwrap_or(0).to_string()
 }
@@ -192,7 +200,8 @@ pub fn number(pager: &Pager) -> String {
 mod tests {
     use super::eldest;
 
-    /// A daemon that asked for its own run was given the number of who asked, which had ended when it was asked for.
+    /// Shows that a run whose program has ended never reports the number of the ended program, but
+    /// that of its eldest process.
     #[test]
     fn a_run_without_its_program_is_known_by_the_eldest() {
         let parent = |pid| Some(if pid == 70 { 20 } else { 1 });

@@ -1,12 +1,13 @@
-//! The line to one agent: batches out, results back.
+//! Passes batches to one agent and returns their results.
 
 use crate::children::Wish;
 use crate::patience::{Patience, Wait};
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
-    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, BIN_BYTES, CALL_MADE, DONE, IDLE, MAPPING_FREE,
-    MAPPING_PAGER, MAPPING_WANTED, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED,
-    Shared, State, TELL_BATCH, TELL_DETACH, TELL_LEAVE, TELL_SMALL, pinned_home,
+    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_MADE, DISCARD_AREA_BYTES, DONE, IDLE,
+    MAPPING_FREE, MAPPING_PAGER, MAPPING_WANTED, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_MAX,
+    PINNED_TOMBSTONE, POSTED, Shared, State, TELL_BATCH, TELL_DETACH, TELL_LEAVE, TELL_SMALL,
+    pinned_home,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -21,60 +22,64 @@ pub enum Operation {
     Move { to: u64, from: u64 },
     /// Drop pages.
     Drop { start: u64, len: u64 },
-    /// Make pages the process's own.
+    /// Break copy-on-write sharing, so that the process has the pages alone.
     Unshare { start: u64, len: u64 },
 }
 
-/// What became of a batch.
+/// Result of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Executed; the results can be read.
+    /// The agent has executed the batch. Its results can be read.
     Done,
-    /// Never started (the process is stopped or gone): nothing was done.
+    /// The agent never started the batch because the process is stopped or has ended. Nothing was
+    /// done.
     Cancelled,
-    /// Started and not finished (the process was stopped or killed in the middle): ask again later.
+    /// The agent started the batch and has not finished it, because the process was stopped or
+    /// killed meanwhile. The caller asks again later.
     Stalled,
 }
 
-/// What a thread of the program wants.
+/// Request of a thread of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// That an area be managed.
+    /// Manage an area.
     Manage { start: u64, end: u64 },
-    /// What a forked child may.
+    /// Join of a forked child, or the reason why it cannot join.
     Wish(Wish),
 }
 
-/// Who made a call: the place, and which taking of it.
+/// Identifies a call: the doorbell and the state word of one use of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
-    bell: usize,
+    doorbell: usize,
     state: State,
 }
 
-/// How often it is looked whether an agent takes too long, and its batch is called back.
+/// Interval at which the pager checks whether an agent takes too long and its batch must be
+/// cancelled.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The line. One batch at a time; only the kswapd thread posts. Copies are the same line.
+/// Connection to an agent. It carries one batch at a time, and only the kswapd thread posts. Clones
+/// share one connection.
 #[derive(Clone, Debug)]
 pub struct Link {
     line: Arc<dyn Line>,
     clock: Clock,
-    /// The agent has been told that areas come under management.
-    told_small: Arc<AtomicBool>,
+    /// The agent knows that areas come under management.
+    sent_small: Arc<AtomicBool>,
 }
 
-/// The result of an operation that the agent had not told of when it ended: no errno is that.
-pub const UNTOLD: i32 = 4095;
+/// Result of an operation that the agent had not reported when it ended. No errno has this value.
+pub const UNREPORTED: i32 = 4095;
 
 impl Link {
-    /// The protocol over a line.
+    /// Creates a link that runs the protocol over `line`.
     #[must_use]
     pub fn new(line: Arc<dyn Line>, clock: Clock) -> Self {
-        Self { line, clock, told_small: Arc::default() }
+        Self { line, clock, sent_small: Arc::default() }
     }
 
-    /// Whose line it is, simulated.
+    /// Returns the number of the simulated line.
     #[cfg(test)]
     pub fn number(&self) -> Option<usize> {
         format!("{:?}", self.line).strip_prefix("line ")?.parse().ok()
@@ -84,13 +89,14 @@ impl Link {
         self.line.shared()
     }
 
-    /// The connection: hangs up when the process ends or becomes another program.
+    /// Returns the descriptor of the connection. It hangs up when the process ends or execs another
+    /// program.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.line.descriptor()
     }
 
-    /// Whether the page must stay: it holds what the kernel writes when a thread ends.
+    /// Whether the page must stay in memory because the kernel writes to it when a thread ends.
     #[must_use]
     pub fn is_pinned(&self, vpn: u64) -> bool {
         if self.pins_everything() {
@@ -107,26 +113,26 @@ impl Link {
         false
     }
 
-    /// More pages must stay than there are places to note them: nobody knows which.
+    /// Whether every page must stay, because more pages are pinned than the table has entries.
     #[must_use]
     pub fn pins_everything(&self) -> bool {
         self.shared().pins_full.load(Acquire) != 0
     }
 
-    /// The pages that must stay, in order; None if all must.
+    /// Returns the pages that must stay, in order; None if all must.
     #[must_use]
     pub fn pins(&self) -> Option<Vec<u64>> {
         if self.pins_everything() {
             return None;
         }
         let there = self.shared().pinned.iter().map(|place| place.load(Acquire));
-        let mut pins: Vec<u64> = there.filter(|&vpn| vpn > PINNED_GRAVE).collect();
+        let mut pins: Vec<u64> = there.filter(|&vpn| vpn > PINNED_TOMBSTONE).collect();
         pins.sort_unstable();
         Some(pins)
     }
 
-    /// In the memory of an agent that has yet to begin: what must stay in a forked child, as it had to in
-    /// its parent.
+    /// Writes the pages that must stay into the shared memory of an agent that has not started yet.
+    /// A forked child inherits them from its parent.
     pub fn pin(&self, pins: Option<&[u64]>) {
         let Some(pins) = pins else {
             self.shared().pins_full.store(1, Release);
@@ -135,18 +141,18 @@ impl Link {
         pins.iter().for_each(|&vpn| self.keep(vpn));
     }
 
-    /// This page must stay, from now on.
+    /// Pins a page: it must stay from now on.
     pub fn keep(&self, vpn: u64) {
         self.shared().keep(vpn);
     }
 
-    /// The pages of `[start, end)` are unmapped: whatever was pinned there is no more.
+    /// Unpins the pages of `[start, end)`, because they are unmapped.
     pub fn unpin(&self, start: u64, end: u64) {
         if end - start > PINNED_MAX as u64 / 16 {
             for place in &self.shared().pinned {
                 let there = place.load(Acquire);
-                if there >= start && there < end && there > PINNED_GRAVE {
-                    place.store(PINNED_GRAVE, Release);
+                if there >= start && there < end && there > PINNED_TOMBSTONE {
+                    place.store(PINNED_TOMBSTONE, Release);
                 }
             }
             return;
@@ -158,7 +164,7 @@ impl Link {
                 match place.load(Acquire) {
                     0 => break,
                     there if there == vpn => {
-                        place.store(PINNED_GRAVE, Release);
+                        place.store(PINNED_TOMBSTONE, Release);
                         break;
                     }
                     _ => {}
@@ -167,28 +173,30 @@ impl Link {
         }
     }
 
-    /// The program has no thread left: the agent's must not keep the process.
+    /// Tells the agent's thread to end the process, because the program has no thread left.
     pub fn leave(&self, code: u8) {
-        // A full line is emptied first; this is called again.
+        // If the line is full, this message is lost and the caller calls again.
         let _ = self.line.send_now(&[TELL_LEAVE, code]);
     }
 
-    /// Every page is in its place: the agent's thread is to end. False if it could not be told yet.
+    /// Tells the agent's thread to end, because every page is in place. Returns false if the line
+    /// is full.
     #[must_use]
     pub fn detach(&self) -> bool {
-        // If the line is gone so is the thread.
+        // If the connection is closed, the thread has ended too.
         self.line.send_now(&[TELL_DETACH]).map_or(true, |sent| sent.is_some())
     }
 
-    /// What was mapped for the agent beside the pool, as `(start, length)`: as it says itself.
+    /// Returns the areas that are mapped for the agent beside the pool, as `(start, length)`, by
+    /// the agent's own account.
     #[must_use]
     pub fn mapped_for_it(&self) -> [(u64, u64); 2] {
-        let [berth, len] = [0, 1].map(|at| self.shared().berth[at].load(Relaxed));
-        [(self.shared().bin.load(Relaxed), BIN_BYTES), (berth, len)]
+        let [stack, len] = [0, 1].map(|at| self.shared().stack[at].load(Relaxed));
+        [(self.shared().discard_area.load(Relaxed), DISCARD_AREA_BYTES), (stack, len)]
     }
 
-    /// How often threads of the program were in a hook for something that they had not asked for, and for how many
-    /// ticks.
+    /// Returns how often threads of the program ran a hook without having asked for anything, and
+    /// the ticks that this took.
     #[must_use]
     pub fn lost(&self) -> (u64, u64) {
         (self.shared().lost_calls.load(Relaxed), self.shared().lost_ticks.load(Relaxed))
@@ -200,37 +208,38 @@ impl Link {
         self.shared().ready.load(Acquire) != 0
     }
 
-    /// The agent's thread.
+    /// Returns the thread number of the agent's thread.
     #[must_use]
     pub fn thread(&self) -> u32 {
         self.shared().thread.load(Relaxed)
     }
 
-    /// Areas come under management from now on.
+    /// Tells the agent that areas come under management from now on.
     pub fn managing(&self) {
         self.shared().managing.store(1, SeqCst);
     }
 
-    /// The kernel is to make no huge pages from now on. Said again it does nothing, once the agent has been told.
+    /// Tells the agent that the kernel is to make no more huge pages. Does nothing once the agent
+    /// knows.
     pub fn small(&self) {
         self.shared().small.store(1, SeqCst);
-        // One that is not ready yet looks by itself when it is.
-        if !self.told_small.load(Relaxed) && self.shared().ready.load(SeqCst) != 0 {
-            // A full line takes it the next time.
+        // An agent that is not ready yet reads the word itself when it is.
+        if !self.sent_small.load(Relaxed) && self.shared().ready.load(SeqCst) != 0 {
+            // If the line is full, the next call sends the message.
             let told = self.line.send_now(&[TELL_SMALL]).is_ok_and(|sent| sent.is_some());
-            self.told_small.store(told, Relaxed);
+            self.sent_small.store(told, Relaxed);
         }
     }
 
-    /// The run is over: who would fork ends instead.
+    /// Marks the run as over. A thread that would fork from now on ends instead.
     pub fn end(&self) {
         self.shared().ending.store(1, Relaxed);
     }
 
-    /// What the call behind a bell asks. None if there is no call, or none that makes sense.
+    /// Returns the request of the call behind a doorbell. None if there is no call or no valid one.
     #[must_use]
-    pub fn call(&self, bell: usize) -> Option<(Caller, Ask)> {
-        let call = self.shared().calls.get(bell)?;
+    pub fn call(&self, doorbell: usize) -> Option<(Caller, Ask)> {
+        let call = self.shared().calls.get(doorbell)?;
         let state = State(call.state.load(Acquire));
         if state.stage() != CALL_MADE {
             return None;
@@ -242,20 +251,21 @@ impl Link {
             ASK_ALONE => Ask::Wish(Wish::Alone { reason: a as i32 }),
             _ => return None,
         };
-        Some((Caller { bell, state }, ask))
+        Some((Caller { doorbell, state }, ask))
     }
 
-    /// Has the thread that called go on, with this answer, if it still waits.
+    /// Answers the calling thread and wakes it, if it still waits.
     pub fn answer(&self, caller: Caller, answer: u32) {
-        let Some(call) = self.shared().calls.get(caller.bell) else { return };
+        let Some(call) = self.shared().calls.get(caller.doorbell) else { return };
         let (made, answered) = (caller.state.0, caller.state.answered(answer).0);
-        // It may have given up: the place is free then, or another's.
+        // The thread may have given up. The entry is then free or belongs to another call.
         if call.state.compare_exchange(made, answered, Release, Relaxed).is_ok() {
             self.line.wake(&call.state);
         }
     }
 
-    /// Keeps the program's threads from moving areas until `mapped`; false if one is at it: the pager is next then.
+    /// Keeps the program's threads from moving areas until `mapped`. Returns false if a thread is
+    /// moving one; the pager is next then.
     pub fn try_map(&self) -> bool {
         let word = &self.shared().mapping;
         let now = word.load(Relaxed);
@@ -267,7 +277,7 @@ impl Link {
         word.compare_exchange(now, to, Acquire, Relaxed).is_ok() && to == MAPPING_PAGER
     }
 
-    /// Ends what `try_map` began.
+    /// Ends the exclusion that `try_map` began.
     pub fn mapped(&self) {
         self.shared().mapping.store(MAPPING_FREE, Release);
     }
@@ -285,19 +295,19 @@ impl Link {
             entry.a.store(a, Relaxed);
             entry.b.store(b, Relaxed);
             entry.len.store(len, Relaxed);
-            entry.result.store(-UNTOLD, Relaxed);
+            entry.result.store(-UNREPORTED, Relaxed);
         }
         self.shared().count.store(operations.len() as u32, Relaxed);
-        // Partner: the agent's swap of POSTED.
+        // Pairs with the agent's swap of POSTED.
         self.shared().state.store(POSTED, Release);
-        // If the line is full the agent has been told often enough.
+        // If the line is full, the agent has enough messages to wake it.
         if self.line.send_now(&[TELL_BATCH]).is_err() {
             return self.call_back();
         }
         self.wait(Some(Wait::new(&self.clock, Patience::Batch)))
     }
 
-    /// Waits for the batch under way, or looks whether it is over.
+    /// Waits for the batch under way; without `wait`, checks whether it is over.
     pub fn wait(&self, wait: Option<Wait>) -> Outcome {
         loop {
             let state = self.shared().state.load(Acquire);
@@ -323,7 +333,7 @@ impl Link {
         }
     }
 
-    /// Result of an operation of the batch just done: 0 or an errno.
+    /// Returns the result of an operation of the batch just done: 0 or an errno.
     #[must_use]
     pub fn result(&self, index: usize) -> i32 {
         -self.shared().entries[index].result.load(Relaxed)

@@ -1,16 +1,17 @@
-//! Loads: stored pages on their way back, asked for or ahead of being asked for.
+//! Loads stored pages back into memory, on demand or as readahead.
 //!
-//! Part of the fault threads; how they end is in `arrivals.rs`. A load is in `Books::loads` from its start to its end (PENDING-2); it holds a share
-//! of its slot, and the charge of its page. However it ends, whoever waits for the page is woken: by the
-//! page being placed, by a bus error, or to touch it again.
+//! Part of the fault threads. The end of a load is in `arrivals.rs`. A load is in
+//! `PendingState::loads` from its start to its end (PENDING-2). It holds a reference to its slot
+//! and the charge of its page. However a load ends, each thread that waits for the page is woken.
+//! It then finds the page, gets a bus error, or repeats its access.
 
 use crate::counters;
-use crate::faults::{Answer, Asked, NOBODY, Server, Touch};
+use crate::faults::{Answer, Asked, NOBODY, PageFault, Server};
 use crate::look_around::{BESIDE_MAX, runs};
 use crate::mm::{Mm, State};
 use crate::pressure::Stall;
 use crate::stages::Kind;
-use crate::vacant;
+use crate::unmapped;
 use ebb_mm::resident::{Arrival, Charge, Dropped, Entry};
 use ebb_mm::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_swap::Source;
@@ -22,22 +23,22 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-/// A page on its way from the store. Holds a share of the slot.
+/// A page that is being loaded from the store. Holds a reference to the slot.
 pub struct Load {
-    pub touch: Touch,
+    pub fault: PageFault,
     pub slot: SlotId,
-    /// Nobody has asked for it yet.
+    /// True while no thread has asked for the page (readahead).
     pub ahead: bool,
-    /// It was asked for when it was begun.
+    /// Whether a thread had asked for the page when the load began.
     pub wanted: bool,
-    /// One for each thread that waits for it.
+    /// One stall for each thread that waits for the page.
     pub stalls: Vec<Stall>,
-    /// The threads that came to wait for it when it was on its way.
+    /// Threads that began to wait for the page after the load had started.
     pub joined: Vec<Joined>,
     pub charge: Charge,
 }
 
-/// A thread that waits for a page on its way.
+/// A thread that waits for a page whose load was already under way.
 #[derive(Clone, Copy)]
 pub struct Joined {
     pub thread: u32,
@@ -45,55 +46,57 @@ pub struct Joined {
     pub asked: Asked,
 }
 
-/// A fault thread ends: nothing is on its way any more.
+/// Returns the charges of all loads when a fault thread ends, because no load can complete any
+/// more.
 impl Drop for Server {
     fn drop(&mut self) {
-        for load in std::mem::take(&mut self.pending.books().loads).into_values() {
+        for load in std::mem::take(&mut self.pending.lock().loads).into_values() {
             self.give_back(load.charge);
         }
     }
 }
 
 impl Server {
-    /// A stored page.
+    /// Serves a fault on a stored page: places it at once if the store has it in memory, or starts
+    /// to load it.
     pub fn load(
         &mut self,
         mm: &Arc<Mm>,
         state: &mut State,
-        touch: &Touch,
+        fault: &PageFault,
         vpn: Vpn,
         slot: SlotId,
     ) -> Answer {
-        let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
-        touch.begun.set(ticks::now());
+        let Some(charge) = self.charge(mm, fault) else { return Answer::Later };
+        fault.begun.set(ticks::now());
         let answer = match self.pager.store.get_now(slot, &mut self.buffer[0]) {
             Ok(Some(source)) => {
                 let kind = match source {
                     Source::Same => Kind::Same,
                     Source::Compressed => Kind::Compressed,
                 };
-                self.place_loaded(mm, state, touch, charge, (slot, kind))
+                self.place_loaded(mm, state, fault, charge, (slot, kind))
             }
             Ok(None) => {
-                let (mut beside, ahead) = self.stored_beside(mm, state, touch);
+                let (mut beside, ahead) = self.stored_beside(mm, state, fault);
                 let charge = charge.and(self.place_ahead(mm, state, &mut beside, ahead));
-                self.load_all(mm, state, touch, Some((vpn, slot)), &beside, charge);
+                self.load_all(mm, state, fault, Some((vpn, slot)), &beside, charge);
                 Answer::Given
             }
             Err(error) => {
                 self.give_back(charge);
-                self.lost(mm, state, touch, &error.to_string())
+                self.lost(mm, state, fault, &error.to_string())
             }
         };
         if matches!(answer, Answer::Given) {
-            self.load_beside(mm, state, touch);
-            self.look_around(mm, state, touch);
+            self.load_beside(mm, state, fault);
+            self.look_around(mm, state, fault);
         }
         answer
     }
 
-    /// Puts those of `pages` in place that take no waiting, a few at a time, each run of them by one call, with their
-    /// charge. Leaves the others, with what is left of the charge.
+    /// Places the pages whose content the store has in memory, a few at a time, each run by one
+    /// call. Leaves the other pages in `pages` and returns the rest of the charge for them.
     fn place_ahead(
         &mut self,
         mm: &Mm,
@@ -124,7 +127,7 @@ impl Server {
             changing |= !self.place_near(mm, state, &near, &mut charge);
         }
         if changing {
-            // Whoever wants the rest will touch it.
+            // If the program needs the rest, its accesses fault again.
             far.clear();
         }
         let spare = charge.pages() - charge.pages().min(far.len() as u64);
@@ -133,7 +136,7 @@ impl Server {
         charge
     }
 
-    /// Puts pages in place whose content is in `beside`. False if the mapping is changing.
+    /// Places pages whose content is in `beside`. Returns false if the mapping is changing.
     fn place_near(
         &self,
         mm: &Mm,
@@ -158,7 +161,7 @@ impl Server {
             let placed_now: SmallVec<[_; BESIDE_MAX]> =
                 placed_now.iter().map(|&(vpn, slot)| (vpn, slot, Arrival::Ahead)).collect();
             self.map_all(mm, state, charge.split(pages), &placed_now);
-            // Another thread may have touched them meanwhile.
+            // Another thread may have faulted on these pages meanwhile.
             state.wake_after(start, bytes);
             placed += pages;
         }
@@ -166,17 +169,18 @@ impl Server {
         !changing
     }
 
-    /// A page that is on its way: whoever loads it wakes every thread that waits for it.
-    pub fn join_load(&mut self, touch: &Touch) -> Answer {
+    /// Adds a fault to the load of its page that is under way. The end of the load wakes every
+    /// waiting thread.
+    pub fn join_load(&mut self, fault: &PageFault) -> Answer {
         let same = |load: &&mut Load| {
-            load.touch.address == touch.address && Arc::ptr_eq(&load.touch.mm, &touch.mm)
+            load.fault.address == fault.address && Arc::ptr_eq(&load.fault.mm, &fault.mm)
         };
-        let stall = self.stall(touch);
-        if let Some(load) = self.pending.books().loads.values_mut().find(same) {
+        let stall = self.stall(fault);
+        if let Some(load) = self.pending.lock().loads.values_mut().find(same) {
             load.stalls.push(stall);
-            let (thread, since, asked) = (touch.thread, touch.since, touch.asked);
+            let (thread, since, asked) = (fault.thread, fault.since, fault.asked);
             if std::mem::take(&mut load.ahead) {
-                (load.touch.thread, load.touch.since, load.touch.asked) = (thread, since, asked);
+                (load.fault.thread, load.fault.since, load.fault.asked) = (thread, since, asked);
             } else {
                 load.joined.push(Joined { thread, since, asked });
             }
@@ -184,45 +188,50 @@ impl Server {
         Answer::Given
     }
 
-    /// The stored pages of a touch's window, as many as there is memory for, with their charge.
-    fn stored_beside(&self, mm: &Mm, state: &State, touch: &Touch) -> (Vec<(Vpn, SlotId)>, Charge) {
-        if touch.window.count == 0 {
+    /// Returns the stored pages in a fault's readahead window, as many as there is memory for, with
+    /// their charge.
+    fn stored_beside(
+        &self,
+        mm: &Mm,
+        state: &State,
+        fault: &PageFault,
+    ) -> (Vec<(Vpn, SlotId)>, Charge) {
+        if fault.window.count == 0 {
             return <_>::default();
         }
         let stored = |vpn| match state.space.get(vpn) {
             Entry::Stored { slot, loading: false, .. } => Some((vpn, slot)),
             _ => None,
         };
-        let window = touch.window.pages(Vpn::of_address(touch.address));
+        let window = fault.window.pages(Vpn::of_address(fault.address));
         let mut beside: Vec<(Vpn, SlotId)> = window.filter_map(stored).collect();
-        vacant::keep(mm, &mut beside);
+        unmapped::keep(mm, &mut beside);
         let charge = self.charge_ahead(beside.len());
         beside.truncate(charge.pages() as usize);
         (beside, charge)
     }
 
-    /// Starts to load what lies ahead of a touch, if that has not begun.
-    pub fn load_beside(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
-        let (mut beside, charge) = self.stored_beside(mm, state, touch);
+    /// Starts to load the stored pages ahead of a fault, unless their loads are under way.
+    pub fn load_beside(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) {
+        let (mut beside, charge) = self.stored_beside(mm, state, fault);
         let charge = self.place_ahead(mm, state, &mut beside, charge);
         if !beside.is_empty() {
-            self.load_all(mm, state, touch, None, &beside, charge);
+            self.load_all(mm, state, fault, None, &beside, charge);
         }
-        let vpn = Vpn::of_address(touch.address);
+        let vpn = Vpn::of_address(fault.address);
         let is_left =
             |vpn: &Vpn| matches!(state.space.get(*vpn), Entry::Stored { loading: false, .. });
-        if let Some(left) = touch.window.pages(vpn).find(is_left) {
-            state.space.cut(vpn, touch.window, left);
+        if let Some(left) = fault.window.pages(vpn).find(is_left) {
+            state.space.cut(vpn, fault.window, left);
         }
     }
 
-    /// Starts to load the page that was asked for, if any, and those beside it, with the charge of
-    /// all.
+    /// Starts to load the wanted page, if any, and the pages beside it, with the charge of all.
     fn load_all(
         &mut self,
         mm: &Arc<Mm>,
         state: &mut State,
-        touch: &Touch,
+        fault: &PageFault,
         wanted: Option<(Vpn, SlotId)>,
         beside: &[(Vpn, SlotId)],
         mut charge: Charge,
@@ -234,32 +243,34 @@ impl Server {
             let token = self.pending.token();
             self.pager.resident().begin_load(&mut state.space, vpn, slot);
             let (mm, address) = (mm.clone(), vpn.address());
-            let stalls = if ahead { Vec::new() } else { vec![self.stall(touch)] };
-            let begun = touch.begun.clone();
+            let stalls = if ahead { Vec::new() } else { vec![self.stall(fault)] };
+            let begun = fault.begun.clone();
             let (stall, refused, got) = (Cell::default(), Cell::default(), Cell::new(0));
-            let thread = if ahead { NOBODY } else { touch.thread };
-            let touch = Touch { mm, address, thread, stall, refused, begun, got, ..*touch };
+            let thread = if ahead { NOBODY } else { fault.thread };
+            let fault = PageFault { mm, address, thread, stall, refused, begun, got, ..*fault };
             let charge = charge.split(1);
             let (wanted, joined) = (!ahead, Vec::new());
-            let load = Load { touch, slot, ahead, wanted, stalls, joined, charge };
-            self.pending.books().loads.insert(token, load);
+            let load = Load { fault, slot, ahead, wanted, stalls, joined, charge };
+            self.pending.lock().loads.insert(token, load);
             reads.push((slot, token));
         }
         counters::add(&self.pager.counters.pages_ahead, beside.len() as u64);
         self.pager.store.start_batch(&reads);
     }
 
-    /// The store cannot give a page back: whoever touches it dies of it, and nobody reads a wrong byte.
-    /// Nothing is said, and the page is read once more, where the kernel cannot take the poison yet.
-    pub fn lost(&self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, why: &str) -> Answer {
-        // The program dies of it at once; the run does not end before that was explained.
+    /// Poisons a page that the store cannot return. An access kills the program, and no thread
+    /// reads a wrong byte. If the kernel cannot set the poison yet, the method reports nothing and
+    /// the page is read again.
+    pub fn lost(&self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault, why: &str) -> Answer {
+        // The program dies at once. The lock keeps the run from ending before the message is out.
         let _explaining = self.pager.last_words.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = mm.uffd.poison(touch.address, PAGE_SIZE as u64) {
-            return self.not_placed(mm, state, touch, error);
+        if let Err(error) = mm.uffd.poison(fault.address, PAGE_SIZE as u64) {
+            return self.not_placed(mm, state, fault, error);
         }
         counters::count(&self.pager.counters.poisoned);
-        // Several threads may each meet a lost page before the first has died of it: one line tells all.
-        if !mm.told_lost.swap(true, Relaxed) {
+        // Several threads may each meet a lost page before the first has died. One line per process
+        // is enough.
+        if !mm.reported_lost.swap(true, Relaxed) {
             self.pager.complain(&format!(
                 "a stored page of process {} is lost ({why}); touching it is a bus error (SIGBUS)",
                 mm.pid()
@@ -268,7 +279,7 @@ impl Server {
         Answer::Given
     }
 
-    /// The books of stored pages that have been put in place, with the charge of all.
+    /// Records stored pages as resident after they have been placed, with the charge of all.
     pub fn map_all(
         &self,
         mm: &Mm,
@@ -295,27 +306,27 @@ impl Server {
         self.pager.discard(&dropped);
     }
 
-    /// Puts the page in `buffer` in its place; the entry still names its slot.
+    /// Places the page in `buffer`. The page table entry still names its slot.
     fn place_loaded(
         &self,
         mm: &Arc<Mm>,
         state: &mut State,
-        touch: &Touch,
+        fault: &PageFault,
         charge: Charge,
         (slot, kind): (SlotId, Kind),
     ) -> Answer {
-        self.end_wait(touch);
-        match mm.uffd.copy(touch.address, &self.buffer[0]) {
+        self.end_wait(fault);
+        match mm.uffd.copy(fault.address, &self.buffer[0]) {
             Ok(()) => {
-                state.wake_after(touch.address, PAGE_SIZE as u64);
-                let page = (Vpn::of_address(touch.address), slot, Arrival::Loaded);
+                state.wake_after(fault.address, PAGE_SIZE as u64);
+                let page = (Vpn::of_address(fault.address), slot, Arrival::Loaded);
                 self.map_all(mm, state, charge, &[page]);
-                self.note_served(touch, kind);
+                self.note_served(fault, kind);
                 Answer::Given
             }
             Err((_, error)) => {
                 self.give_back(charge);
-                self.not_placed(mm, state, touch, error)
+                self.not_placed(mm, state, fault, error)
             }
         }
     }

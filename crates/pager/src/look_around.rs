@@ -1,71 +1,72 @@
-//! Looking around a touch that continues a pass over memory: what lies ahead of it and is cool comes
-//! back with it, before the program has to ask.
+//! Looks around a fault that continues a sequential pass over memory, and places the standby pages
+//! ahead of it before the program needs them.
 //!
-//! Part of the fault thread. The kernel's look-around finds the accessed bits of neighbours while it has the
-//! page table at hand (mm/vmscan.c, `lru_gen_look_around`); here a neighbour that is cool has no bit left to
-//! be found, and would cost a fault of its own. Pages that nobody has touched are not proven young by it:
-//! they go back to where they were.
+//! Part of the fault thread. The kernel's look-around finds the accessed bits of neighbours while
+//! it has the page table at hand (mm/vmscan.c, `lru_gen_look_around`). Here a standby neighbour has
+//! no accessed bit, and would cost a fault of its own. A page that comes back unrequested does not
+//! count as young. It returns to its old place on the lists.
 
 use crate::counters;
-use crate::faults::{Server, Touch};
+use crate::faults::{PageFault, Server};
 use crate::mm::{Mm, State};
-use crate::vacant;
+use crate::unmapped;
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, Vpn};
 use std::sync::Arc;
 
-/// Most pages brought back beside a touch.
+/// Maximum number of pages placed beside a fault.
 pub const BESIDE_MAX: usize = 16;
 
 impl Server {
-    /// Brings the cool pages of the touch's window back, as far as there is memory for them.
-    pub fn look_around(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
+    /// Reactivates the standby pages in the fault's window, as far as there is memory for them.
+    pub fn look_around(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) {
         let wanted = self.pager.config.look_around && !self.pager.config.sample;
-        if touch.window.count == 0 || !wanted {
+        if fault.window.count == 0 || !wanted {
             return;
         }
-        let window = touch.window.pages(Vpn::of_address(touch.address));
-        let cool = |vpn| match state.space.get(vpn) {
-            Entry::Cool(pfn) => Some((vpn, pfn)),
+        let window = fault.window.pages(Vpn::of_address(fault.address));
+        let standby = |vpn| match state.space.get(vpn) {
+            Entry::Standby(pfn) => Some((vpn, pfn)),
             _ => None,
         };
-        let mut cool: Vec<_> = window.filter_map(cool).take(BESIDE_MAX).collect();
-        vacant::keep(mm, &mut cool);
-        let mut charge = self.charge_ahead(cool.len());
-        cool.truncate(charge.pages() as usize);
-        if cool.is_empty() {
+        let mut standby: Vec<_> = window.filter_map(standby).take(BESIDE_MAX).collect();
+        unmapped::keep(mm, &mut standby);
+        let mut charge = self.charge_ahead(standby.len());
+        standby.truncate(charge.pages() as usize);
+        if standby.is_empty() {
             return;
         }
-        cool.sort_unstable();
+        standby.sort_unstable();
         let addresses: Vec<u64> = {
             let resident = self.pager.resident();
-            cool.iter().map(|&(_, pfn)| state.pool.address(resident.frame(pfn).pool)).collect()
+            standby.iter().map(|&(_, pfn)| state.pool.address(resident.frame(pfn).pool)).collect()
         };
         let got = mm.read_pages(&addresses, &mut self.beside[..]).unwrap_or(0);
         let mut placed = 0;
-        for run in runs(&cool[..got]) {
+        for run in runs(&standby[..got]) {
             let pages = &self.beside[run.start..run.end];
-            let bytes = match mm.uffd.copy(cool[run.start].0.address(), pages.as_flattened()) {
+            let bytes = match mm.uffd.copy(standby[run.start].0.address(), pages.as_flattened()) {
                 Ok(()) => pages.len() * PAGE_SIZE,
-                // The mapping is changing or gone: whoever wants the rest will touch it.
+                // The mapping is changing or gone. If the program needs the rest, its accesses
+                // fault again.
                 Err((bytes, _)) => bytes as usize,
             };
             let pages = (bytes / PAGE_SIZE) as u64;
             let mut resident = self.pager.resident();
             mm.place(&mut resident.zone, charge.split(pages));
-            for &(_, pfn) in &cool[run.start..run.start + bytes / PAGE_SIZE] {
-                state.pool.retire(resident.uncool(&mut state.space, pfn));
+            for &(_, pfn) in &standby[run.start..run.start + bytes / PAGE_SIZE] {
+                state.pool.discard_later(resident.activate(&mut state.space, pfn));
             }
-            // Another thread may have touched them meanwhile.
-            state.wake_after(cool[run.start].0.address(), bytes as u64);
+            // Another thread may have faulted on these pages meanwhile.
+            state.wake_after(standby[run.start].0.address(), bytes as u64);
             placed += pages;
         }
-        counters::add(&self.pager.counters.rescued_ahead, placed);
+        counters::add(&self.pager.counters.reactivated_ahead, placed);
         self.give_back(charge);
     }
 }
 
-/// Stretches of pages that follow one another.
+/// Returns the ranges of consecutive pages.
 pub fn runs<T>(pages: &[(Vpn, T)]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let mut at = 0;
     std::iter::from_fn(move || {

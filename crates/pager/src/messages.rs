@@ -1,15 +1,15 @@
-//! Lines for the user, on standard error. Those that have something to tell keep the limit: none of them may wait for a
-//! terminal that is held, or for a pipe that nobody reads ([`Writer`]).
+//! Writes messages for the user to standard error. The threads that send messages also keep the
+//! limit. None of them may wait for a stopped terminal or for a pipe without a reader ([`Writer`]).
 
 use crate::writer::Writer;
 use ebb_sys::words::plain;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
-/// The thread, from the first line on: a process has one standard error.
+/// Writer thread, started by the first message. A process has one standard error.
 static WRITER: Mutex<Option<Writer>> = Mutex::new(None);
 
-/// A line for the user.
+/// Sends a line to the user.
 pub fn say(text: &str) {
     let line = format!("ebb: {}\n", plain(text));
     let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -18,24 +18,26 @@ pub fn say(text: &str) {
     }
     match &*writer {
         Some(writer) => writer.send(line),
-        // No more threads may be started.
+        // No more threads can be started.
         None => write(&line),
     }
 }
 
-/// Waits until all is written, for a while. Another caller waits for the same end.
+/// Waits until all messages are written, within a time limit. A concurrent caller waits for the
+/// same end.
 pub fn flush() {
     let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     writer.take().into_iter().for_each(Writer::end);
 }
 
-/// Ends the pager once all is written.
+/// Ends the pager once all messages are written.
 pub fn exit(code: i32) -> ! {
     flush();
     std::process::exit(code)
 }
 
-/// A closed standard error must not end the pager, and with it the program.
+/// Writes to standard error and ignores errors. A closed standard error must not end the pager, and
+/// with it the program.
 fn write(line: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -1,13 +1,13 @@
-//! One address space under management: its userfaultfd, its page table, its agent.
+//! An address space under management: its userfaultfd, its page table, its agent.
 
 use crate::broken::{Rule, is_broken};
+use crate::cpu_follow::NOWHERE;
 use crate::limits::HOLDS_TIMED;
 use crate::link::{Ask, Caller, Link};
 use crate::patience::{Moment, Patience};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
 use crate::search::Search;
-use crate::solo::NOWHERE;
 use crate::spin;
 use crate::stages::Kind;
 use ebb_mm::folio::VPN_END;
@@ -22,134 +22,143 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many pages a child is given beyond the budget until its agent runs.
-const INFANT_PAGES: u32 = 64;
+/// Number of pages that a child gets beyond the budget until its agent runs.
+const STARTING_PAGES: u32 = 64;
 
-/// Where addresses end that a frame can say.
+/// End of the addresses that a frame can hold.
 const ADDRESS_END: u64 = VPN_END * PAGE_SIZE as u64;
 
-/// For how long a process counts as short of memory to which some was refused: touches that wait are looked at every
-/// millisecond, by a thread that may have to wait for a CPU.
+/// Time for which a process counts as memory-stalled after a refused charge, in milliseconds. The
+/// fault thread retries waiting faults every millisecond, but may have to wait for a CPU.
 const HUNGER_MS: u64 = 100;
 
-/// How long it takes, at most, until a child's agent runs where there is a CPU for it.
+/// Maximum time until a child's agent runs if it has a CPU, in milliseconds.
 const LATE_MS: u64 = 1000;
-/// The least time between two searches for strays.
+/// Minimum time between two searches for stray pages, in milliseconds.
 const STRAYS_PAUSE_MS: u64 = 5;
 
-/// Lines kept for a child: so many generations in a row may fork before their agents have begun, and not be known by their
-/// calls.
+/// Maximum number of inherited links of a child. So many generations in a row may fork before their
+/// agents start, and still be identified by their calls.
 const LINES_MAX: usize = 8;
 
-/// How long an agent that did not answer is left alone.
+/// Time for which kswapd posts no batch to an agent that did not answer, in milliseconds.
 const SILENCE_MS: u64 = 200;
 
-/// An address space.
+/// An address space under management.
 #[derive(Debug)]
 pub struct Mm {
     pub id: MmId,
-    /// Number of the first of all that forks have made of one program.
-    pub family: MmId,
+    /// Number of the fork group: the id of its first address space, from which forks made the
+    /// others.
+    pub fork_group: MmId,
     pub uffd: Box<dyn AddressSpace>,
-    /// Absent until the child of a fork has made itself known.
+    /// The process; absent until the child of a fork has identified itself.
     process: OnceLock<Box<dyn Process>>,
-    /// The process has been told of the agent's thread.
+    /// Whether `process` knows the agent's thread.
     reached: AtomicBool,
-    /// Nothing in it stands before the C library's functions ([`crate::thread_words`]).
+    /// Whether the program has no hooks in front of the C library's functions
+    /// ([`crate::thread_words`]).
     bare: bool,
-    /// An address that is always registered, to see whether the address space still exists.
+    /// Address that is always registered. It serves to check whether the address space still
+    /// exists.
     probe: u64,
     state: Mutex<State>,
     quiet: Condvar,
-    /// What `State::busy` says of a batch, for who looks without the lock.
+    /// Copy of `State::busy` for readers without the lock.
     batch: AtomicBool,
     longest_hold: AtomicU64,
     longest_run: AtomicU64,
-    /// Absent for children of forks that never greet (nothing of theirs can be moved out).
+    /// Link to the agent. Absent for forked children that never say hello; their pages cannot be
+    /// moved out.
     pub link: OnceLock<Link>,
-    /// Lines to the agents of its ancestors, by one of which a child calls that has none of its own yet, the nearest
-    /// last. Which one is not known: the one it was forked from may have had its own memory just then, or not yet.
+    /// Links to the agents of its ancestors, the nearest last. A child without its own agent calls
+    /// by one of them. Which one is unknown, because its parent may or may not have had its own
+    /// shared memory at the fork.
     pub inherited: Vec<Link>,
-    /// Known once it has called: by this one.
+    /// The inherited link by which this child calls, once a call has shown it.
     calls_by: OnceLock<Link>,
-    /// Pages that had to stay when it was forked; None: all.
+    /// Pages that had to stay in its parent at the fork; None means all.
     pub inherited_pins: Option<Vec<u64>>,
-    /// When it asked for an agent, in milliseconds since `born`; 0: it has not.
+    /// Time at which it asked for an agent, in milliseconds since `born`; 0 if it has not.
     asked: AtomicU64,
-    /// It will never have one.
+    /// Whether it will never have an agent.
     pub alone: AtomicBool,
-    /// It has been said that none of its pages can leave.
-    pub told_stuck: AtomicBool,
-    /// For its process.
+    /// Whether the user knows that none of its pages can leave.
+    pub reported_stuck: AtomicBool,
+    /// State of the search for its process.
     search: Search,
-    /// Pages the page table says are in memory, pool included.
+    /// Number of resident pages by the page table, the pool included.
     pub known: AtomicI64,
-    /// Pages of files and of shared memory, by the last look.
+    /// Number of pages of files and of shared memory, by the last measurement.
     backed: AtomicU64,
-    /// Resident pages that were beyond the known ones before the areas were last read, and still are.
+    /// Number of unknown resident pages before the areas were last read that are still unknown.
     pub unknown: AtomicU64,
-    /// When strays are next looked for at the earliest, in milliseconds since `born` (`adopt.rs`, ADOPT-4).
+    /// Earliest time of the next search for stray pages, in milliseconds since `born` (`adopt.rs`,
+    /// ADOPT-4).
     strays_due: AtomicU64,
-    /// Since when it stands still for a message that is followed, in milliseconds since `born`; 0: it does not.
+    /// Time at which the address space became still to follow a message, in milliseconds since
+    /// `born`; 0 if it is not still.
     still_since: AtomicU64,
-    /// Slices of messages that were followed so far.
+    /// Number of slices of messages followed.
     followed: AtomicU64,
-    /// By how many pages the whole exceeds its share of what it maps together with relatives, when last counted, less
-    /// what it has let go of since that they keep: below zero where that is more ([`crate::sharing`], SHARING-1).
+    /// Pages shared in the fork group that count here but not in its share (mapped pages minus
+    /// share), by the last count. Pages that it has released since, and that others keep, reduce
+    /// it. It may be below zero ([`crate::sharing`], SHARING-1).
     pub discount: AtomicI64,
-    /// It may share pages with a relative.
+    /// Whether it may share pages with another member of its fork group.
     pub related: AtomicBool,
-    /// Writes to what it shares with relatives are guarded.
-    pub guarded: AtomicBool,
-    /// Its agent has hung up: dropped as soon as the address space is gone.
+    /// Whether the pages shared in its fork group have copy-on-write protection.
+    pub cow_protected: AtomicBool,
+    /// Whether its agent has hung up. It is dropped as soon as the address space is gone.
     pub closing: AtomicBool,
-    /// Its agent did not answer, in milliseconds since `born`; 0: it did.
+    /// Time at which its agent did not answer, in milliseconds since `born`; 0 if it answered.
     silent: AtomicU64,
-    /// When memory was last refused to it, in milliseconds since `born`; 0: never.
+    /// Time of the last refused charge, in milliseconds since `born`; 0 if there was none.
     refused: AtomicU64,
-    /// Pages given beyond the budget.
+    /// Number of pages given beyond the budget.
     fed: AtomicU32,
-    /// Threads that were told to touch again, and have a page each.
+    /// Number of threads that are to repeat their access and have a page reserved each.
     recalled: AtomicU32,
-    /// Pause its threads owe for pages taken above `--memory-high`, in microseconds.
+    /// Pause that its threads owe for pages taken above `--memory-high`, in microseconds.
     pub owed_us: AtomicU64,
-    /// How long its agent has run, when last looked at, in nanoseconds.
+    /// CPU time of its agent at the last measurement, in nanoseconds.
     pub agent_ns: AtomicU64,
-    /// The CPU that its agent keeps off (`solo.rs`, FOLLOW-4).
+    /// CPU that its agent keeps off (`cpu_follow.rs`, FOLLOW-4).
     pub agent_off: AtomicU32,
-    /// Faults served, by kind, and how many ticks they took.
+    /// Number of faults served, by kind; `served_ticks` is their total time in ticks.
     served: [AtomicU64; Kind::COUNT],
     served_ticks: AtomicU64,
-    /// The user has been told that a page of it is lost.
-    pub told_lost: AtomicBool,
+    /// Whether the user knows that a page of this address space is lost.
+    pub reported_lost: AtomicBool,
     clock: Clock,
     born: Moment,
 }
 
-/// What `Mm::state` protects.
+/// Data that the lock `Mm::state` protects.
 #[derive(Debug)]
 pub struct State {
-    /// A batch of moves is under way: no message may be read (ORD-1).
+    /// A batch of moves is under way. No thread may read a message (ORD-1).
     pub busy: bool,
-    /// A message is followed that takes several holds, a fork for one: nothing else of it may change
-    /// (`following.rs`, ORD-6).
+    /// The pager follows a message that takes several holds, for example a fork. Nothing else of
+    /// the address space may change (`following.rs`, ORD-6).
     pub copying: bool,
-    /// The address space has ended; nothing is left here.
+    /// The address space has ended and has no pages left.
     pub ended: bool,
     pub space: Space,
     pub areas: Areas,
     pub pool: Pool,
-    /// Who waits for these pages is woken when the lock is let go of.
+    /// Ranges whose waiting threads are woken when the lock is released.
     wakes: Wakes,
-    /// How often it was held.
+    /// Number of times the lock has been taken.
     holds: u32,
 }
 
-/// Stretches of pages: first address, bytes.
+/// Ranges of pages: first address, length in bytes.
 type Wakes = SmallVec<[(u64, u64); 8]>;
 
 impl State {
-    /// Of an address space whose pages are `space`, with at most `window` fetched ahead at once.
+    /// Creates the state of an address space with the pages of `space` and a readahead window of at
+    /// most `window` pages.
     #[must_use]
     pub fn new(mut space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
         space.set_window(window);
@@ -165,8 +174,9 @@ impl State {
         }
     }
 
-    /// Pages are in place, or are to be touched again: wakes who waits for them, and not before the lock is
-    /// free. Who is woken may run at once, on this CPU, and this thread not before it waits again.
+    /// Notes pages that are in place, or whose access is to be repeated. Their waiting threads are
+    /// woken after the lock is released. A woken thread may run at once on this CPU, and this
+    /// thread continues only when it waits again.
     pub fn wake_after(&mut self, start: u64, len: u64) {
         match self.wakes.last_mut() {
             Some((first, bytes)) if *first + *bytes == start => *bytes += len,
@@ -176,19 +186,19 @@ impl State {
 }
 
 impl Mm {
-    /// Brings an area under management. False if that cannot be.
+    /// Brings an area under management. Returns false if that fails.
     pub fn manage(&self, start: u64, end: u64) -> bool {
-        // Frames have no room for the numbers of pages beyond; no kernel hands those out yet.
+        // Frames have no room for page numbers beyond; no kernel hands those out yet.
         end <= ADDRESS_END && self.uffd.register(start, end - start, Mode::Managed).is_ok()
     }
 
-    /// An address space served through `uffd`.
+    /// Creates an address space served through `uffd`.
     #[must_use]
     pub fn new(uffd: Box<dyn AddressSpace>, state: State, clock: Clock) -> Self {
         let id = state.space.mm();
         Self {
             id,
-            family: id,
+            fork_group: id,
             uffd,
             process: OnceLock::new(),
             reached: AtomicBool::new(false),
@@ -205,7 +215,7 @@ impl Mm {
             inherited_pins: Some(Vec::new()),
             asked: AtomicU64::new(0),
             alone: AtomicBool::new(false),
-            told_stuck: AtomicBool::new(false),
+            reported_stuck: AtomicBool::new(false),
             search: Search::default(),
             known: AtomicI64::new(0),
             backed: AtomicU64::new(0),
@@ -215,7 +225,7 @@ impl Mm {
             followed: AtomicU64::new(0),
             discount: AtomicI64::new(0),
             related: AtomicBool::new(false),
-            guarded: AtomicBool::new(false),
+            cow_protected: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -226,33 +236,33 @@ impl Mm {
             agent_off: AtomicU32::new(NOWHERE),
             served: Default::default(),
             served_ticks: AtomicU64::new(0),
-            told_lost: AtomicBool::new(false),
+            reported_lost: AtomicBool::new(false),
             born: clock.moment(),
             clock,
         }
     }
 
-    /// The same of a program that has no hooks of the agent's, if `bare`.
+    /// Sets whether the program lacks the agent's hooks.
     #[must_use]
     pub fn bare(self, bare: bool) -> Self {
         Self { bare, ..self }
     }
 
-    /// Whether it has none.
+    /// Whether the program lacks the agent's hooks.
     pub fn is_bare(&self) -> bool {
         self.bare
     }
 
-    /// A forked child of a program that has no hooks: it joins once the agent is made to run in it. A new program is joining
-    /// already when it is known.
+    /// Whether this is a forked child of a program without hooks. The pager must start the agent in
+    /// such a child. A new program without hooks is joining already when the pager learns of it.
     pub fn is_to_be_made_to_join(&self) -> bool {
         self.bare && self.link.get().is_none() && !self.inherited.is_empty()
     }
 
-    /// The same as a relative of `parent`.
+    /// Makes this address space a forked child of `parent`, in its fork group.
     #[must_use]
     pub fn related_to(mut self, parent: &Self) -> Self {
-        self.family = parent.family;
+        self.fork_group = parent.fork_group;
         self.bare = parent.bare;
         self.related.store(true, Ordering::Relaxed);
         self.inherited_pins = parent.pins_of_child();
@@ -263,48 +273,49 @@ impl Mm {
         self
     }
 
-    /// The calls that its ring of a bell may be for. One of several is its own: where it calls by an ancestor's line, others
-    /// who do so use the same places.
-    pub fn calls(&self, bell: usize) -> impl Iterator<Item = (&Link, Caller, Ask)> {
+    /// Returns the calls that a ring of `doorbell` may announce. If there are several, only one is
+    /// its own: children that call by an ancestor's link use the same entries.
+    pub fn calls(&self, doorbell: usize) -> impl Iterator<Item = (&Link, Caller, Ask)> {
         let own = self.link.get();
         let inherited = self.inherited.iter().rev().filter(move |_| own.is_none());
-        let made = move |line| Link::call(line, bell).map(|(caller, ask)| (line, caller, ask));
+        let made = move |line| Link::call(line, doorbell).map(|(caller, ask)| (line, caller, ask));
         own.into_iter().chain(inherited).filter_map(made)
     }
 
-    /// The run is over: said in all memory that its process may look at.
+    /// Marks the run as over in all shared memory that its process may read.
     pub fn tell_end(&self) {
         self.link.get().into_iter().chain(&self.inherited).for_each(Link::end);
     }
 
-    /// It calls by this line, of those that it has inherited.
+    /// Notes the inherited link by which the child calls.
     pub fn note_line(&self, line: &Link) {
-        // Lost only to another who learnt the same.
+        // The value is set already only if another thread has learnt the same.
         let _ = self.calls_by.set(line.clone());
     }
 
-    /// The pages that must stay in a child that is forked now, in order; None: all.
+    /// Returns the pages that must stay in a child forked now, in order; None means all.
     #[must_use]
     pub fn pins_of_child(&self) -> Option<Vec<u64>> {
         self.link.get().map_or_else(|| self.inherited_pins.clone(), Link::pins)
     }
 
-    /// It has asked for an agent.
+    /// Notes that the process has asked for an agent.
     pub fn note_asked(&self) {
         self.asked.store(self.age_ms(), Ordering::Relaxed);
     }
 
-    /// Now, in the time that the host grants.
+    /// Returns the current moment in the time that the host grants.
     pub fn moment(&self) -> Moment {
         self.clock.moment()
     }
 
-    /// For how long the pager has known of it, in the time that the host grants, as everything here is that counts from then.
+    /// Returns the time since the pager has known the address space, in the time that the host
+    /// grants. All times since `born` count so.
     pub fn age(&self) -> Duration {
         self.moment().since(self.born)
     }
 
-    /// In milliseconds, and never 0.
+    /// Returns the age in milliseconds, at least 1.
     fn age_ms(&self) -> u64 {
         self.age_ms_at(self.moment())
     }
@@ -313,13 +324,15 @@ impl Mm {
         (moment.since(self.born).as_millis() as u64).max(1)
     }
 
-    /// Begins a search for its process, if it is time for one, for a thread that waits since `touched`.
+    /// Begins a search for its process if one is due, for a thread that waits since `touched`.
     pub fn begin_search(&self, touched: Moment) -> bool {
         self.search.begin(self.age_ms(), self.age_ms_at(touched))
     }
 
-    /// New areas were looked for, `all` of them or only beside those that were registered lately (`adopt.rs`, ADOPT-5), and so many
-    /// pages are unknown still. What is elsewhere adds up until it is looked for.
+    /// Notes that the monitor has searched for new areas, and that `unknown` pages remain unknown.
+    /// It has read all areas if `all`, otherwise only those beside areas registered lately
+    /// (`adopt.rs`, ADOPT-5). In the latter case the unknown pages elsewhere add up until the
+    /// monitor searches there.
     pub fn sought_areas(&self, unknown: u64, all: bool) {
         if all {
             self.unknown.store(unknown, Ordering::Relaxed);
@@ -328,7 +341,8 @@ impl Mm {
         }
     }
 
-    /// Runs a search: None if it could not be found out, else whether it was found.
+    /// Runs a search that returns whether it found the process, or None if it could not be carried
+    /// out.
     pub fn search(&self, search: impl FnOnce() -> Option<bool>) {
         let began = self.age_ms();
         if search() == Some(false) {
@@ -336,41 +350,43 @@ impl Mm {
         }
     }
 
-    /// Whether its process is not known, and was sought since then.
+    /// Whether its process is unidentified and a search since `touched` has failed.
     pub fn is_unknown_since(&self, touched: Moment) -> bool {
         self.process().is_none() && self.search.has_failed_since(self.age_ms_at(touched))
     }
 
-    /// It stands still from now on, or goes on.
+    /// Notes that the address space is still, or goes on.
     pub fn note_still(&self, still: bool) {
         self.still_since.store(if still { self.age_ms() } else { 0 }, Ordering::Relaxed);
     }
 
-    /// A slice of what it stands still for is followed.
+    /// Counts a followed slice of the message for which the address space is still.
     pub fn note_followed(&self) {
         self.followed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Slices that were followed, of one that stands still for longer than `time`.
+    /// Returns the number of slices followed if the address space is still for longer than `time`.
     pub fn followed_beyond(&self, time: Duration) -> Option<u64> {
         let since = self.still_since.load(Ordering::Relaxed);
         let long = since > 0 && Duration::from_millis(self.age_ms().saturating_sub(since)) > time;
         long.then(|| self.followed.load(Ordering::Relaxed))
     }
 
-    /// Whether it is time to look for strays.
+    /// Whether a search for stray pages is due.
     pub fn are_strays_due(&self) -> bool {
         self.age_ms() >= self.strays_due.load(Ordering::Relaxed)
     }
 
-    /// They were looked for, which took so long: at most a fiftieth of the time goes there.
+    /// Notes that a search for stray pages took `took`. Searches take at most a fiftieth of the
+    /// time.
     pub fn sought_strays(&self, took: Duration) {
         let pause = (took * 50).as_millis() as u64;
         self.strays_due.store(self.age_ms() + pause.max(STRAYS_PAUSE_MS), Ordering::Relaxed);
     }
 
-    /// A forked child that may still greet, or has and is still to start its agent.
-    pub fn is_infant(&self) -> bool {
+    /// Whether this is a starting child: a forked child that may still say hello, or whose agent
+    /// has yet to start.
+    pub fn is_starting(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
         let waited = || Duration::from_millis(self.age_ms().saturating_sub(asked));
         let grows_up = || !Patience::Childhood.is_over(waited());
@@ -382,49 +398,50 @@ impl Mm {
         }
     }
 
-    /// Whether there is an agent by whom pages can leave. It may have ended before the address space does, which another
-    /// process goes on using.
+    /// Whether there is an agent that can move pages out. The agent may have ended before the
+    /// address space, if another process goes on using it.
     pub fn has_agent(&self) -> bool {
         self.link.get().is_some() && !self.closing.load(Ordering::Relaxed)
     }
 
-    /// A forked child that has asked for an agent, and has long waited for it to run.
+    /// Whether this is a starting child that asked for an agent and has waited long for it.
     pub fn is_late(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
-        asked > 0 && self.age_ms().saturating_sub(asked) > LATE_MS && self.is_infant()
+        asked > 0 && self.age_ms().saturating_sub(asked) > LATE_MS && self.is_starting()
     }
 
-    /// A fault of it has been served, which took so many ticks.
+    /// Counts a served fault that took `ticks` ticks.
     pub fn note_served(&self, kind: Kind, ticks: u64) {
         self.served[kind as usize].fetch_add(1, Ordering::Relaxed);
         self.served_ticks.fetch_add(ticks, Ordering::Relaxed);
     }
 
-    /// The faults served, by kind, and how many ticks they took together.
+    /// Returns the number of faults served, by kind, and their total time in ticks.
     #[must_use]
     pub fn served(&self) -> ([u64; Kind::COUNT], u64) {
         let counts = Kind::ALL.map(|kind| self.served[kind as usize].load(Ordering::Relaxed));
         (counts, self.served_ticks.load(Ordering::Relaxed))
     }
 
-    /// A touch of it found no memory.
+    /// Notes a fault that found no memory.
     pub fn note_refused(&self) {
         self.refused.store(self.age_ms(), Ordering::Relaxed);
     }
 
-    /// Whether touches of it wait for memory.
-    pub fn is_hungry(&self) -> bool {
+    /// Whether faults of this address space wait for memory.
+    pub fn is_memory_stalled(&self) -> bool {
         let refused = self.refused.load(Ordering::Relaxed);
         refused > 0 && self.age_ms() <= refused + HUNGER_MS
     }
 
-    /// Its agent did not answer a batch.
+    /// Notes that its agent did not answer a batch.
     pub fn fell_silent(&self) {
         let now = self.age().as_millis() as u64;
         self.silent.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// Anonymous pages, as the kernel counts; of a forked child that has not greeted yet, as we do.
+    /// Returns the number of anonymous pages by the kernel's count; for an unidentified process by
+    /// the pager's count.
     pub fn resident_pages(&self) -> u64 {
         match self.process() {
             Some(process) => {
@@ -436,14 +453,15 @@ impl Mm {
         }
     }
 
-    /// Resident pages of files and of shared memory, when [`Mm::resident_pages`] was last asked for.
+    /// Returns the number of resident pages of files and of shared memory at the last call of
+    /// [`Mm::resident_pages`].
     pub fn backed_pages(&self) -> u64 {
         self.backed.load(Ordering::Relaxed)
     }
 
-    /// Whether batches are of no use to it for now: its agent does not run yet, or did not answer the
-    /// last one, and since then too little time has passed or the process is stopped. Once that time is over
-    /// the process is looked at, and what it shows is kept.
+    /// Whether batches are of no use for now. This holds while the agent does not run yet. After an
+    /// unanswered batch it holds for a minimum time, and on while the process is stopped. After
+    /// that time the method checks the process and keeps the result.
     pub fn check_silent(&self) -> bool {
         if self.link.get().is_some_and(|link| !link.is_ready()) {
             return true;
@@ -456,36 +474,38 @@ impl Mm {
         if now < since + SILENCE_MS {
             return true;
         }
-        // Looked at again after as long.
+        // A stopped process is checked again after as long a time.
         let stopped = self.is_stopped();
         self.silent.store(if stopped { now } else { 0 }, Ordering::Relaxed);
         stopped
     }
 
-    /// Whether it was stopped by a signal or a debugger; not by the brake.
+    /// Whether a signal or a debugger has stopped the process; the freezer does not count.
     pub fn is_stopped(&self) -> bool {
         self.process().is_some_and(Process::is_stopped)
     }
 
-    /// Whether a tracer has stopped every thread of it: a touch of its memory is that one's, which shares it.
+    /// Whether a tracer has stopped every thread of the process. A fault is then that of another
+    /// process, which shares the memory.
     pub fn is_traced(&self) -> bool {
         let threads = self.process().map_or_else(Vec::new, Process::threads);
         let mut alive = threads.iter().filter(|(_, state)| !matches!(state, 'Z' | 'X')).peekable();
         alive.peek().is_some() && alive.all(|&(_, state)| state == 't')
     }
 
-    /// Pages given to it beyond the budget while it is an infant.
+    /// Returns the number of pages that it got beyond the budget; 0 if it is no longer a starting
+    /// child.
     pub fn fed(&self) -> u32 {
-        if self.is_infant() { self.fed.load(Ordering::Relaxed) } else { 0 }
+        if self.is_starting() { self.fed.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Takes one more page beyond the budget, if it may: a few are what it needs to become one that can
-    /// give some back, and no more than a few.
+    /// Takes one more page beyond the budget, if allowed. A starting child needs a few pages until
+    /// it can give some back, and gets no more.
     pub fn take_extra_page(&self) -> bool {
-        self.is_infant() && self.fed.fetch_add(1, Ordering::Relaxed) < INFANT_PAGES
+        self.is_starting() && self.fed.fetch_add(1, Ordering::Relaxed) < STARTING_PAGES
     }
 
-    /// A thread for whose page there was room is told to touch again.
+    /// Counts a thread that has a page reserved and is to repeat its access.
     pub fn recalled(&self) {
         self.recalled.fetch_add(1, Ordering::Relaxed);
     }
@@ -495,21 +515,23 @@ impl Mm {
         self.recalled.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes one of them off the count: whether a touch is that of such a thread, as far as can be said. Under
-    /// the lock.
+    /// Takes such a thread off the count. Returns whether there was one; the current fault is then
+    /// taken for that of this thread. Called under the lock.
     pub fn take_recalled(&self) -> bool {
         let recalled = self.recalled.load(Ordering::Relaxed);
         self.recalled.store(recalled.saturating_sub(1), Ordering::Relaxed);
         recalled > 0
     }
 
-    /// So many pages that it shared with relatives are its own now, or theirs alone ([`crate::sharing`], SHARING-1).
+    /// Notes that so many pages shared in its fork group are now its own, or the others' alone
+    /// ([`crate::sharing`], SHARING-1).
     pub fn shares_less(&self, pages: u64) {
         self.discount.fetch_sub(pages.cast_signed(), Ordering::Relaxed);
     }
 
-    /// How many of so many resident pages are its relatives' share, as far as is known.
-    pub fn relatives_share(&self, resident: u64) -> u64 {
+    /// Returns how many of `resident` pages are the share of other members of its fork group, as
+    /// far as known.
+    pub fn fork_group_share(&self, resident: u64) -> u64 {
         self.discount.load(Ordering::Relaxed).max(0).cast_unsigned().min(resident)
     }
 
@@ -518,13 +540,13 @@ impl Mm {
         self.uffd.is_alive(self.probe)
     }
 
-    /// It is this process.
+    /// Sets the process of the address space.
     pub fn set_process(&self, process: Box<dyn Process>) {
-        // Lost only to another who learnt the same.
+        // The value is set already only if another thread has learnt the same.
         let _ = self.process.set(process);
     }
 
-    /// The process, if it is known which that is.
+    /// Returns the process, if it is identified.
     pub fn process(&self) -> Option<&dyn Process> {
         let process = self.process.get()?;
         if !self.reached.load(Ordering::Relaxed)
@@ -537,12 +559,13 @@ impl Mm {
         Some(&**process)
     }
 
-    /// Its number; 0 if it is not known which process it is.
+    /// Returns the process number; 0 if the process is unidentified.
     pub fn pid(&self) -> u32 {
         self.process.get().map_or(0, |process| process.pid())
     }
 
-    /// Reads pages of it from outside: how many, from the front.
+    /// Reads pages of the process from outside. Returns how many pages it has read from the start
+    /// of `addresses`.
     pub fn read_pages(
         &self,
         addresses: &[u64],
@@ -552,41 +575,44 @@ impl Mm {
         self.process().ok_or_else(unknown)?.read_pages(addresses, pages)
     }
 
-    /// The state, whether or not a batch is under way. For what does not read messages and does not
-    /// rely on pages staying where they are.
-    pub fn lock(&self) -> Held<'_> {
+    /// Locks the state, whether or not a batch is under way. For callers that read no messages and
+    /// do not rely on pages staying in place.
+    pub fn lock(&self) -> MmGuard<'_> {
         let state = spin::lock(&self.state);
-        Held::new(state, self)
+        MmGuard::new(state, self)
     }
 
-    /// The longest that this lock was held so far.
+    /// Returns the longest hold of this lock, in nanoseconds.
     pub fn longest_hold_ns(&self) -> u64 {
         self.longest_hold.load(Ordering::Relaxed)
     }
 
-    /// The longest that a thread ran while it held this lock, as far as that was timed.
+    /// Returns the longest CPU time of a thread in one hold of this lock, as far as measured, in
+    /// nanoseconds.
     pub fn longest_run_ns(&self) -> u64 {
         self.longest_run.load(Ordering::Relaxed)
     }
 
-    /// The state while it does not stand still (ORD-6); None if that does not end within `patience`.
-    pub fn lock_settled(&self, patience: Duration) -> Option<Held<'_>> {
+    /// Locks the state while the address space is not still (ORD-6). Returns None if the stillness
+    /// does not end within `patience`.
+    pub fn lock_settled(&self, patience: Duration) -> Option<MmGuard<'_>> {
         let state = spin::lock(&self.state);
         let (state, _) = self
             .quiet
             .wait_timeout_while(state, self.clock.patience(patience), |state| state.copying)
             .unwrap_or_else(PoisonError::into_inner);
-        (!state.copying).then(|| Held::new(state, self))
+        (!state.copying).then(|| MmGuard::new(state, self))
     }
 
-    /// Whether nobody holds the state.
+    /// Whether no thread holds the lock of the state.
     #[cfg(test)]
     pub fn is_free(&self) -> bool {
         self.state.try_lock().is_ok()
     }
 
-    /// The state with no batch under way; None if one does not end within `patience`.
-    pub fn lock_quiet(&self, patience: Duration) -> Option<Held<'_>> {
+    /// Locks the state with no batch under way. Returns None if a batch does not end within
+    /// `patience`.
+    pub fn lock_quiet(&self, patience: Duration) -> Option<MmGuard<'_>> {
         let state = spin::lock(&self.state);
         let (state, timeout) = self
             .quiet
@@ -595,43 +621,43 @@ impl Mm {
             })
             .unwrap_or_else(PoisonError::into_inner);
         let held = !timeout.timed_out() || !state.busy;
-        held.then(|| Held::new(state, self))
+        held.then(|| MmGuard::new(state, self))
     }
 
-    /// A batch begins: no message is read until it is over (ORD-2).
+    /// Begins a batch. No thread reads a message until it is over (ORD-2).
     pub fn begin_batch(&self, state: &mut State) {
         state.busy = !is_broken(Rule::Ord2);
         self.batch.store(true, Ordering::Relaxed);
     }
 
-    /// The batch is over.
+    /// Ends the batch.
     pub fn end_batch(&self, state: &mut State) {
         state.busy = false;
         self.batch.store(false, Ordering::Relaxed);
         self.quiet.notify_all();
     }
 
-    /// Looks for `limit` at most whether a batch ends, before [`Self::lock_quiet`] would sleep for that. For who has
-    /// a CPU to itself.
+    /// Polls for at most `limit` for the end of a batch, before [`Self::lock_quiet`] would sleep
+    /// for it. For a thread that has a CPU to itself.
     pub fn watch_batch(&self, limit: Duration) {
         spin::look(limit, || (!self.batch.load(Ordering::Relaxed)).then_some(()));
     }
 }
 
-/// The state of an address space, as long as its lock is held; how long that was is noted. Nobody is woken under
-/// the lock (WAKE-1): whoever has pages put in place says so ([`State::wake_after`]), and the threads that wait for them
-/// are woken here, on every path.
+/// Access to the state of an address space while its lock is held. Measures the hold. No thread is
+/// woken under the lock (WAKE-1). A thread that places pages notes them by [`State::wake_after`].
+/// The release of the lock wakes the waiting threads on every path.
 #[derive(Debug)]
-pub struct Held<'a> {
-    /// Some until it is dropped.
+pub struct MmGuard<'a> {
+    /// The lock; None after its release.
     state: Option<MutexGuard<'a, State>>,
     mm: &'a Mm,
     since: Instant,
-    /// What the thread had run by then, if that is timed.
+    /// CPU time of the thread at the start of the hold, if it is measured.
     ran: Option<u64>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> MmGuard<'a> {
     fn new(mut state: MutexGuard<'a, State>, mm: &'a Mm) -> Self {
         debug_assert!(state.wakes.is_empty(), "WAKE-1");
         state.holds = state.holds.wrapping_add(1);
@@ -639,7 +665,7 @@ impl<'a> Held<'a> {
         Self { state: Some(state), mm, since: mm.clock.now(), ran }
     }
 
-    /// The same, for a slice of something: what the thread runs in it is timed.
+    /// Measures the CPU time of this hold, because it is for a slice of work.
     #[must_use]
     pub fn timed(mut self) -> Self {
         self.ran = self.ran.or_else(|| Some(thread_time_ns()));
@@ -647,7 +673,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Deref for Held<'_> {
+impl Deref for MmGuard<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
@@ -655,14 +681,14 @@ impl Deref for Held<'_> {
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for MmGuard<'_> {
     fn deref_mut(&mut self) -> &mut State {
         self.state.as_mut().expect("held")
     }
 }
 
-impl<'a> Held<'a> {
-    /// Lets go of the lock. Who is to be woken is when the value is dropped.
+impl<'a> MmGuard<'a> {
+    /// Releases the lock. The waiting threads are woken when the returned value is dropped.
     pub fn unlock(mut self) -> Waking<'a> {
         self.let_go()
     }
@@ -679,7 +705,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for MmGuard<'_> {
     fn drop(&mut self) {
         if self.state.is_some() {
             drop(self.let_go());
@@ -687,7 +713,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The threads that are woken when this is dropped (WAKE-1).
+/// Threads to be woken when this value is dropped (WAKE-1).
 #[derive(Debug)]
 pub struct Waking<'a> {
     wakes: Wakes,
@@ -697,26 +723,26 @@ pub struct Waking<'a> {
 impl Drop for Waking<'_> {
     fn drop(&mut self) {
         for &(start, len) in self.wakes.iter().skip(usize::from(is_broken(Rule::Wake1))) {
-            // An address space that has ended has nobody waiting.
+            // No thread waits in an address space that has ended.
             let _ = self.mm.uffd.wake(start, len);
         }
     }
 }
 
-/// A page that one address space has, and no other.
+/// Page whose content no other address space has.
 #[derive(Debug)]
-pub struct Token {
+pub struct IdentityPage {
     address: u64,
     page: Box<[u8; PAGE_SIZE]>,
 }
 
-impl Token {
-    /// A page with this content, put there.
+impl IdentityPage {
+    /// Describes the page with this content at `address`.
     pub fn new(address: u64, page: Box<[u8; PAGE_SIZE]>) -> Self {
         Self { address, page }
     }
 
-    /// Whether `process` has it.
+    /// Whether `process` has this page at its address.
     pub fn is_seen_by(&self, process: &dyn Process) -> bool {
         if is_broken(Rule::Identity1) {
             return true;
@@ -726,21 +752,21 @@ impl Token {
     }
 }
 
-/// The ranges that count as registered, disjoint and sorted: those whose pages were taken on. The kernel may have more (ADOPT-6 in
-/// `adopt.rs`).
+/// Ranges that count as registered, disjoint and sorted: those whose pages were adopted. The kernel
+/// may have registered more (ADOPT-6 in `adopt.rs`).
 #[derive(Clone, Debug, Default)]
 pub struct Areas {
     ranges: std::collections::BTreeMap<u64, u64>,
-    /// Addresses in those that were added to lately, and the place for the next.
+    /// Addresses in the ranges that grew last; `oldest` is the index for the next.
     recent: [u64; RECENT],
     oldest: usize,
 }
 
-/// How many ranges are remembered as added to lately: as many threads fill areas of their own.
+/// Number of ranges remembered as grown lately: as many threads may each fill areas of their own.
 const RECENT: usize = 8;
 
 impl Areas {
-    /// Adds `[start, end)`, which must not overlap what is there; joins neighbours.
+    /// Adds `[start, end)`, which must not overlap existing ranges. Merges neighbours.
     pub fn add(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start, end);
         if let Some((&before, &stop)) = self.ranges.range(..=start).next_back()
@@ -760,7 +786,7 @@ impl Areas {
         }
     }
 
-    /// The ranges that were added to lately.
+    /// Returns the ranges that grew lately.
     #[must_use]
     pub fn recent(&self) -> Vec<(u64, u64)> {
         let range = |address: &u64| self.ranges.range(..=address).next_back();
@@ -768,7 +794,7 @@ impl Areas {
         holding.map(|(&start, &end)| (start, end)).collect()
     }
 
-    /// Takes `[start, end)` out.
+    /// Removes `[start, end)`.
     pub fn remove(&mut self, start: u64, end: u64) {
         let touched: Vec<(u64, u64)> = self
             .ranges
@@ -788,7 +814,7 @@ impl Areas {
         }
     }
 
-    /// What is in `[from, from + len)` lies in `[to, to + len)` now, in place of what was there.
+    /// Moves the ranges in `[from, from + len)` to `[to, to + len)`. They replace the ranges there.
     pub fn shift(&mut self, from: u64, to: u64, len: u64) {
         let mut moved = Self::default();
         moved.add(to, to + len);
@@ -800,14 +826,14 @@ impl Areas {
         moved.iter().for_each(|(start, end)| self.add(start, end));
     }
 
-    /// The end of the range that `address` lies in.
+    /// Returns the end of the range that contains `address`.
     #[must_use]
     pub fn end_of(&self, address: u64) -> Option<u64> {
         let (_, &stop) = self.ranges.range(..=address).next_back()?;
         (stop > address).then_some(stop)
     }
 
-    /// The parts of `[start, end)` that are not registered.
+    /// Returns the parts of `[start, end)` that are not registered.
     #[must_use]
     pub fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut missing = Vec::new();
@@ -828,11 +854,11 @@ impl Areas {
         missing
     }
 
-    /// The first address of `[start, end)` that is not registered.
+    /// Returns the first address of `[start, end)` that is not registered.
     #[must_use]
     pub fn next_missing(&self, start: u64, end: u64) -> Option<u64> {
         let mut at = start;
-        // Neighbours are one range.
+        // Adjacent ranges are always merged.
         while at < end
             && let Some(stop) = self.end_of(at)
         {
@@ -841,13 +867,13 @@ impl Areas {
         (at < end).then_some(at)
     }
 
-    /// Whether there is none.
+    /// Whether there is no range.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The ranges.
+    /// Returns the ranges in order, as `(start, end)`.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().map(|(&start, &end)| (start, end))
     }
@@ -857,7 +883,7 @@ impl Areas {
 mod tests {
     use super::{Areas, Mm, State};
     use crate::children::Wish;
-    use crate::fork::show_token;
+    use crate::fork::show_identity;
     use crate::link::{Ask, Link};
     use crate::pool::Pool;
     use crate::quiet::{Quiet, pager};
@@ -873,14 +899,14 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    /// An address space with a pool of 64 places.
+    /// Creates an address space with a pool of 64 slots.
     fn with_pool(uffd: Quiet) -> Mm {
         let pool = Pool::new(1 << 30, 64 * 4096, 0);
         let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
         Mm::new(Box::new(uffd), state, Clock::real())
     }
 
-    /// Memory in common with an agent that does nothing.
+    /// Shared memory of an agent that does nothing.
     #[derive(Debug)]
     struct Mute(SharedMap<Shared>);
 
@@ -906,29 +932,30 @@ mod tests {
         }
     }
 
-    /// A line, and its memory to call by.
+    /// Creates a link and the shared memory through which a test calls.
     fn line() -> (Link, Arc<Mute>) {
         let mute = Arc::new(Mute(SharedMap::create("mute").expect("a mapping").0));
         (Link::new(mute.clone(), Clock::real()), mute)
     }
 
-    /// What an agent does to ask for one of its own.
-    fn call(by: &Mute, bell: usize, thread: u64) {
-        by.0.calls[bell].what.store(ASK_JOIN, Ordering::Relaxed);
-        by.0.calls[bell].a.store(thread, Ordering::Relaxed);
-        by.0.calls[bell].state.store(CALL_MADE, Ordering::Relaxed);
+    /// Makes the call by which an agent asks for its own link.
+    fn call(by: &Mute, doorbell: usize, thread: u64) {
+        by.0.calls[doorbell].what.store(ASK_JOIN, Ordering::Relaxed);
+        by.0.calls[doorbell].a.store(thread, Ordering::Relaxed);
+        by.0.calls[doorbell].state.store(CALL_MADE, Ordering::Relaxed);
     }
 
-    /// What asks, by its thread.
-    fn askers(mm: &Mm, bell: usize) -> Vec<u32> {
+    /// Returns the threads whose calls are found.
+    fn askers(mm: &Mm, doorbell: usize) -> Vec<u32> {
         let thread = |ask| match ask {
             Ask::Wish(Wish::Join { thread, .. }) => thread,
             other => panic!("{other:?}"),
         };
-        mm.calls(bell).map(|(_, _, ask)| thread(ask)).collect()
+        mm.calls(doorbell).map(|(_, _, ask)| thread(ask)).collect()
     }
 
-    /// As many pages more as are not worth a look came with each, in an area that nobody had found, and none ever was.
+    /// Shows that unknown pages outside the areas read add up until all areas are read. Otherwise
+    /// an area with few new pages at a time is never found.
     #[test]
     fn what_is_unknown_elsewhere_adds_up() {
         let mm = with_pool(Quiet::default());
@@ -942,8 +969,8 @@ mod tests {
         assert_eq!(unknown(90, true), 90);
     }
 
-    /// Two generations forked before their agents had their own memory: the third called by that of the first, which
-    /// had been forgotten, and was not heard.
+    /// Shows that a child finds its call in the memory of any ancestor that forked before its agent
+    /// had its own memory. The third generation calls by the link of the first.
     #[test]
     fn a_child_is_heard_by_the_line_of_any_ancestor_that_forked_in_its_start() {
         let child_of = |parent: &Mm| with_pool(Quiet::default()).related_to(parent);
@@ -957,7 +984,7 @@ mod tests {
             call(&table, 3, generation);
             assert_eq!(askers(&child, 3), [generation as u32]);
         }
-        // Not for ever, where it is known by which they call.
+        // Once the link of a child's calls is known, descendants inherit only that one.
         let called = child.calls(3).next().expect("it calls").0.clone();
         child.note_line(&called);
         child.link.set(line().0).expect("had none");
@@ -966,8 +993,8 @@ mod tests {
         assert_eq!(askers(&grandchild, 3), [5]);
     }
 
-    /// One who calls by the parent's memory and one who calls by its parent's use the same place at the same time: the call
-    /// of the nearer one was taken for both.
+    /// Shows that two callers are told apart if one uses the parent's memory and the other the
+    /// grandparent's. Both use the same entry at the same time.
     #[test]
     fn calls_at_the_same_place_of_two_ancestors_are_both_heard() {
         let child_of = |parent: &Mm| with_pool(Quiet::default()).related_to(parent);
@@ -980,12 +1007,12 @@ mod tests {
         call(&first.1, 0, 1);
         call(&parent.1, 0, 2);
         assert_eq!(askers(&child, 0), [2, 1]);
-        // Who has a line of its own calls by no other.
+        // A process with a link of its own calls by no other.
         assert_eq!(askers(&mm, 0), [2]);
     }
 
-    /// A static program that was known and had yet to get its line was given the agent again, as a child that had none, and
-    /// counted as one that can have none.
+    /// Shows that a static program that is known but has no link yet is not given the agent again,
+    /// as a child without one would be.
     #[test]
     fn only_a_child_of_a_program_without_hooks_is_made_to_join() {
         let new = with_pool(Quiet::default()).bare(true);
@@ -999,28 +1026,36 @@ mod tests {
         assert!(!child.is_to_be_made_to_join());
     }
 
-    /// It is a page more until then, and one place of its pool less.
+    /// Shows that the identity page counts as one page, and takes one pool slot, until the agent
+    /// has dropped it.
     #[test]
     fn a_token_counts_until_its_place_is_dropped() {
         let (pager, mm) = (pager(), with_pool(Quiet::default()));
         let mut state = mm.lock();
         for turn in 1..=3 {
-            let token = show_token(&pager, &mm, &mut state);
-            assert!(token.is_ok(), "turn {turn}");
-            assert_eq!((state.pool.used(), state.pool.retired()), (0, 1), "to be dropped");
+            let identity = show_identity(&pager, &mm, &mut state);
+            assert!(identity.is_ok(), "turn {turn}");
+            assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 1), "to be dropped");
             assert_eq!(mm.known.load(Ordering::Relaxed), 1);
-            assert_eq!(pager.resident().zone.held(), 1);
+            assert_eq!(pager.resident().zone.resident(), 1);
             // As `commit_drop` does.
-            let runs = state.pool.retired_runs(64);
+            let runs = state.pool.pending_discard_runs(64);
             assert_eq!(runs.len(), 1);
             runs.into_iter().for_each(|run| state.pool.dropped(run));
             mm.dropped(&mut pager.resident().zone, 1, 0);
-            assert_eq!((state.pool.retired(), state.pool.undropped()), (0, 0), "free again");
-            assert_eq!((mm.known.load(Ordering::Relaxed), pager.resident().zone.held()), (0, 0));
+            assert_eq!(
+                (state.pool.pending_discards(), state.pool.undropped()),
+                (0, 0),
+                "free again"
+            );
+            assert_eq!(
+                (mm.known.load(Ordering::Relaxed), pager.resident().zone.resident()),
+                (0, 0)
+            );
         }
     }
 
-    /// A child was told apart by nothing once all of its places had been used up so.
+    /// Shows that failed attempts to place an identity page do not use up the pool slots.
     #[test]
     fn a_token_that_cannot_be_put_there_gives_its_place_back() {
         let pager = pager();
@@ -1028,16 +1063,19 @@ mod tests {
             let mm = with_pool(Quiet { fails: Some(error), ..Quiet::default() });
             let mut state = mm.lock();
             for _ in 0..200 {
-                assert_eq!(show_token(&pager, &mm, &mut state).err(), Some(error));
+                assert_eq!(show_identity(&pager, &mm, &mut state).err(), Some(error));
             }
-            assert_eq!((state.pool.used(), state.pool.retired()), (0, 0), "{error:?}");
-            assert_eq!((mm.known.load(Ordering::Relaxed), pager.resident().zone.held()), (0, 0));
+            assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 0), "{error:?}");
+            assert_eq!(
+                (mm.known.load(Ordering::Relaxed), pager.resident().zone.resident()),
+                (0, 0)
+            );
         }
-        // Where something is already, nobody knows what: it is dropped before the place is used.
+        // If the slot already has an unknown page, the agent drops that before the slot is reused.
         let mm = with_pool(Quiet { fails: Some(PlaceError::Exists), ..Quiet::default() });
         let mut state = mm.lock();
-        assert!(show_token(&pager, &mm, &mut state).is_err());
-        assert_eq!((state.pool.used(), state.pool.retired()), (0, 1));
+        assert!(show_identity(&pager, &mm, &mut state).is_err());
+        assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 1));
     }
 
     #[test]
@@ -1060,7 +1098,8 @@ mod tests {
         assert_eq!(areas.iter().count(), 0);
     }
 
-    /// A REMAP added all of where it went: of an area that was being taken on the rest never was.
+    /// Shows that a REMAP moves only the registered parts of an area. The rest can still be
+    /// registered later.
     #[test]
     fn what_moves_counts_as_registered_as_far_as_it_did() {
         let mut areas = Areas::default();

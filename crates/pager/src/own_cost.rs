@@ -1,6 +1,7 @@
-//! What the kernel does for a fault in the very thread that has touched: on its way to sleep, and back. No clock from
-//! outside sees it, since it is time in which the thread runs. So it is measured once, on this machine, by a thread of
-//! the pager's own that touches pages of its own and does nothing else.
+//! Measures the CPU time that the kernel spends on a fault in the faulting thread: on its way to
+//! sleep, and back. External clocks do not show this time, because the thread is running. A thread
+//! of the pager measures it once on this machine. It faults on pages of its own and does nothing
+//! else.
 
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::sched::CpuSet;
@@ -14,42 +15,43 @@ use std::time::Duration;
 
 const PAGES: usize = 128;
 const PAGE: usize = 4096;
-/// How long one touch may take before this is given up.
+/// Time limit for one fault. After that the measurement fails.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Where a fault is served.
+/// CPU on which a fault is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// On the CPU of the thread that has it: it wakes nobody elsewhere.
+pub enum FaultCpu {
+    /// The CPU of the faulting thread. No wakeup goes to another CPU.
     Beside,
-    /// On another: its thread sends an interrupt, which is dear where that CPU sleeps.
+    /// Another CPU. The faulting thread sends an interrupt, which is expensive if that CPU sleeps.
     Elsewhere,
 }
 
-/// The processor time of one fault in the thread that has it. Takes some milliseconds.
-pub fn measure(place: Place) -> io::Result<Duration> {
+/// Returns the CPU time of one fault in the faulting thread. Takes some milliseconds.
+pub fn measure(cpu: FaultCpu) -> io::Result<Duration> {
     let all = CpuSet::of_this_thread()?;
     let mut cpus = all.iter();
     let here = cpus.next().ok_or(io::ErrorKind::NotFound)?;
-    let there = cpus.next().filter(|_| place == Place::Elsewhere).unwrap_or(here);
+    let there = cpus.next().filter(|_| cpu == FaultCpu::Elsewhere).unwrap_or(here);
     let mut memory = AnonBuffer::new(PAGES * PAGE)?;
     let uffd = Uffd::create(true)?;
     uffd.handshake(0)?;
     let words = memory.words();
     let start = words.as_ptr() as u64;
     uffd.register(start, (PAGES * PAGE) as u64, Mode::Managed)?;
-    let touch = || {
+    let fault = || {
         CpuSet::only(here).confine(0)?;
         let before = cpu_time();
         words.iter().step_by(PAGE / 8).for_each(|word| word.store(1, Relaxed));
         Ok::<_, io::Error>(cpu_time().saturating_sub(before))
     };
     std::thread::scope(|scope| {
-        let touching = builder().spawn_scoped(scope, touch)?;
-        // On a thread of its own, which stays where it is sent.
+        let touching = builder().spawn_scoped(scope, fault)?;
+        // A separate thread, so that its CPU affinity ends with it.
         let serving = builder().spawn_scoped(scope, || {
             let served = CpuSet::only(there).confine(0).and_then(|()| serve(&uffd));
-            // Whatever the other waits for yet it finds.
+            // After the unregistration the remaining pages need no pager, so the other thread can
+            // end.
             uffd.unregister(start, (PAGES * PAGE) as u64).and(served)
         })?;
         let ended = |_| io::Error::other("a thread has ended");
@@ -93,8 +95,8 @@ fn cpu_time() -> Duration {
 mod tests {
     #[test]
     fn a_fault_takes_some_time_of_the_thread_that_has_it() {
-        for place in [super::Place::Beside, super::Place::Elsewhere] {
-            match super::measure(place) {
+        for cpu in [super::FaultCpu::Beside, super::FaultCpu::Elsewhere] {
+            match super::measure(cpu) {
                 Ok(cost) => assert!((200..500_000).contains(&cost.as_nanos()), "{cost:?}"),
                 Err(error) => println!("not possible with these rights: {error}"),
             }

@@ -1,12 +1,14 @@
-//! When the pager stops waiting for somebody.
+//! Decides when the pager stops waiting.
 //!
-//! A wait that ends a run, loses a page, turns a process away or calls an agent silent is judged here and nowhere else. A
-//! slow host is no reason for any of these.
+//! This file alone decides every wait that ends a run, loses a page, refuses a process or calls an
+//! agent silent. A slow host is no reason for any of these.
 //!
-//! * PATIENCE-1: Waits are measured in granted time ([`Moment`]), not in the machine's. A thread of the pager sleeps for a
-//!   [`BEAT`] again and again. A beat that ends late counts as one beat: a second in which the host ran nobody is no second.
-//! * PATIENCE-2: Where one thread is waited for, the time in which it could run and had no CPU does not count ([`Watch`]).
-//! * PATIENCE-3: What is waited for and for how long is a row of this file ([`Patience`]).
+//! * PATIENCE-1: Waits are measured in granted time ([`Moment`]), not in the machine's time. A
+//!   thread of the pager sleeps for one [`BEAT`] again and again. A beat that ends late counts as
+//!   one beat. A second in which the host ran no thread does not count as a second.
+//! * PATIENCE-2: If the pager waits for one thread, the time in which that thread was runnable
+//!   without a CPU does not count ([`Watch`]).
+//! * PATIENCE-3: This file has one row for each kind of wait, with its limit ([`Patience`]).
 //!
 //! Deadlines towards other machines (the remote tier) are settings, in the machine's time.
 
@@ -17,7 +19,7 @@ use ebb_sys::sched::{self, RunTimes};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The time that the beating thread sleeps.
+/// Time that the beat thread sleeps.
 pub const BEAT: Duration = Duration::from_millis(20);
 
 /// A point in granted time.
@@ -25,51 +27,52 @@ pub const BEAT: Duration = Duration::from_millis(20);
 pub struct Moment(Duration);
 
 impl Moment {
-    /// In milliseconds since the start of the run, and never 0: fields hold it in which 0 is for none.
+    /// Returns the milliseconds since the start of the run, at least 1. Fields hold this value and
+    /// use 0 for none.
     pub fn ms(self) -> u64 {
         (self.0.as_millis() as u64).max(1)
     }
 
-    /// The moment that [`Moment::ms`] says.
+    /// Returns the moment for a value of [`Moment::ms`].
     pub fn of_ms(ms: u64) -> Self {
         Self(Duration::from_millis(ms))
     }
 
-    /// The granted time from `then` on.
+    /// Returns the granted time since `then`.
     pub fn since(self, then: Self) -> Duration {
         self.0.saturating_sub(then.0)
     }
 
-    /// So much later.
+    /// Returns the moment `time` later.
     pub fn after(self, time: Duration) -> Self {
         Self(self.0 + time)
     }
 }
 
-/// The granted time of a run.
+/// Granted time of a run, in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Granted(AtomicU64);
 
 impl Granted {
-    /// Now.
+    /// Returns the current moment.
     pub fn moment(&self) -> Moment {
         Moment(Duration::from_nanos(self.0.load(Relaxed)))
     }
 
-    /// A beat has ended after `took`. PATIENCE-1.
+    /// Counts a beat that ended after `took`. PATIENCE-1.
     pub fn beat(&self, took: Duration) {
         let on_time = took < BEAT * 2 || is_broken(Rule::Patience1);
         let counts = if on_time { took } else { BEAT };
         self.add(counts);
     }
 
-    /// So much was granted.
+    /// Adds granted time.
     pub fn add(&self, time: Duration) {
         self.0.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 }
 
-/// The beating thread: it never ends.
+/// Runs the beat thread. It never ends.
 pub fn beat(clock: &Clock) {
     loop {
         let began = Instant::now();
@@ -78,66 +81,75 @@ pub fn beat(clock: &Clock) {
     }
 }
 
-/// What is waited for.
+/// Kinds of waits. Each entry names the awaited event and the consequence of its absence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patience {
-    /// Memory: threads wait for it and nothing is stored. Then the run ends as out of memory.
+    /// Memory, while threads wait for it and nothing is stored. Then the run ends as out of memory.
     Memory,
-    /// The same, where processes may yet give pages back.
+    /// Memory, while processes may yet give pages back. Then the run ends as out of memory.
     MemoryOwed,
-    /// The same, where no thread is seen to wait: each is stopped, or its fault is not looked at.
+    /// Memory, while no thread is seen to wait: each is stopped, or its fault is unread. Then the
+    /// run ends as out of memory.
     MemoryUnseen,
-    /// A page in memory of a process that cannot be looked into. Then the page is lost.
+    /// A page in memory of a process that cannot be read. Then the page is lost.
     Unreadable,
-    /// The greeting of a forked child that has not asked for an agent. Then it counts as one that never asks.
+    /// The hello of a forked child that has not asked for an agent. Then the pager assumes that it
+    /// never asks.
     Infancy,
-    /// The agent of a child that has asked for one. Then it counts as one that never comes.
+    /// The agent of a child that has asked for one. Then the pager assumes that it never comes.
     Childhood,
-    /// The message of a fork whose child has greeted. Then the child is turned away.
+    /// The message of a fork whose child has said hello. Then the pager refuses the child.
     Fork,
-    /// The memory of a process that has forked and ended. Then what it passes on is not known, and the run ends.
+    /// The memory of a process that has forked and ended. Then the memory of its child is unknown,
+    /// and the run ends.
     Passing,
-    /// The greeting of a process that has connected. Then the connection is closed.
-    Greeting,
-    /// A look at whose address space a userfaultfd is, while its mappings change. Then its process is turned away.
+    /// The hello of a process that has connected. Then the pager closes the connection.
+    Hello,
+    /// The check to which process a userfaultfd belongs, while mappings change. Then the pager
+    /// refuses the process.
     Confirming,
     /// A batch of moves. Then the agent counts as silent for a while.
     Batch,
-    /// kswapd, or a page that is to come back, while a process is given back. Then it stays in the run.
+    /// kswapd, or a page that must return, while a process is detached. Then the process stays in
+    /// the run.
     Detach,
-    /// The last use of an address space that was given back. Then what was mapped for it is unmapped all the same.
+    /// The last use of a detached address space. Then its mappings for the agent are unmapped all
+    /// the same.
     LastUse,
-    /// A step of a limit that comes down. Then the step is taken back.
+    /// A step of a limit that is being lowered. Then the step is undone.
     Resize,
-    /// The same, where a limit that could not be had is tried again.
+    /// A step of a limit that could not be reached and is tried again. Then the step is undone.
     ResizeAgain,
-    /// The first page under management, for a command that is to reclaim some.
+    /// The first page under management, for a command that reclaims pages. Then the command goes on
+    /// without managed pages.
     Adoption,
-    /// Pages that leave, for such a command. Then it says how many have left.
+    /// Pages that leave, for a command that reclaims pages. Then it reports how many have left.
     Reclaim,
-    /// Threads that the brake holds. Then they are let go.
+    /// Threads frozen by the freezer. Then they are released.
     Hold,
-    /// The end of the time in which the brake holds nobody after that.
+    /// The end of the time in which the freezer freezes no thread after that.
     Rest,
-    /// The end of processes that are killed. Then the pager ends and leaves them to their agents.
+    /// The end of killed processes. Then the pager ends and leaves them to their agents.
     Killing,
-    /// A run that a command asks something. Then the command says that it does not answer.
+    /// The answer of a run to a command. Then the command reports that the run does not answer.
     Answer,
-    /// The same, for a command that asks all runs, or one again and again.
+    /// The answer of a run to a command that asks all runs, or one run repeatedly.
     Glance,
-    /// The last lines of messages or of a file, which their thread does not get written. Then they are not.
+    /// The last lines of messages or of a file, if their thread cannot write them. Then they are
+    /// dropped.
     LastLines,
-    /// The loading of glibc into a program that has just begun. Then it is a program without.
+    /// The loading of glibc into a program that has just started. Then it counts as a program
+    /// without glibc.
     Loading,
-    /// The status of a process that has ended and that nobody has waited for. Then it is read elsewhere.
+    /// The status of a process that has ended and has not been reaped. Then it is read elsewhere.
     Status,
-    /// The end of a run that `ebb fit` ends, which then kills it; or of processes that a front without a pager has killed,
-    /// which then leaves them.
+    /// The end of a run that `ebb fit` ends; then `ebb fit` kills it. Also the end of processes
+    /// killed by a supervisor without a pager, which then leaves them.
     Ending,
 }
 
 impl Patience {
-    /// For how long it is waited, in granted time.
+    /// Returns the limit of the wait, in granted time.
     const fn limit(self) -> Duration {
         match self {
             Self::Batch => Duration::from_millis(100),
@@ -158,27 +170,28 @@ impl Patience {
             | Self::Ending => Duration::from_secs(5),
             Self::MemoryUnseen | Self::Detach | Self::Answer => Duration::from_secs(10),
             Self::Childhood => Duration::from_secs(20),
-            Self::Greeting => Duration::from_secs(30),
+            Self::Hello => Duration::from_secs(30),
         }
     }
 
-    /// Whether a wait that lasts for `time` is over.
+    /// Whether a wait that has lasted for `time` is over.
     pub fn is_over(self, time: Duration) -> bool {
         time > self.limit()
     }
 
-    /// The same of a wait of which `excused` does not count.
+    /// Whether a wait that has lasted for `time` is over, if `excused` of it does not count.
     pub fn is_over_but(self, time: Duration, excused: Duration) -> bool {
         time > self.limit() + excused
     }
 
-    /// Looks, a beat apart, until something happens or the wait is over. For commands, which have no beating thread: a
-    /// host that stops makes one look of it. PATIENCE-1.
+    /// Calls `look`, one beat apart, until it returns true or the wait is over. For commands, which
+    /// have no beat thread. A stopped host costs only one call. PATIENCE-1.
     pub fn sees(self, mut look: impl FnMut(Duration) -> bool) -> bool {
         (0..self.looks()).any(|_| look(BEAT))
     }
 
-    /// The same, where `thread` is to bring it about: a look does not count that finds it in one of the states `excused`.
+    /// Calls `look` as [`Patience::sees`] does, while `thread` causes the awaited event. A call
+    /// does not count if `thread` is in one of the states `excused`.
     pub fn sees_by(
         self,
         thread: u32,
@@ -199,7 +212,7 @@ impl Patience {
         (self.limit().as_millis() / BEAT.as_millis()) as u32
     }
 
-    /// What of a wait goes beyond the limit.
+    /// Returns the part of `time` beyond the limit.
     pub fn beyond(self, time: Duration) -> Duration {
         time.saturating_sub(self.limit())
     }
@@ -213,18 +226,18 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// It begins.
+    /// Begins a wait.
     pub fn new(clock: &Clock, patience: Patience) -> Self {
         Self { began: clock.moment(), patience }
     }
 
-    /// Whether it lasts too long.
+    /// Whether the wait has exceeded its limit.
     pub fn is_over(&self, clock: &Clock) -> bool {
         self.patience.is_over(clock.moment().since(self.began))
     }
 }
 
-/// What the CPUs gave a thread that is waited for (PATIENCE-2).
+/// CPU time of a thread for which the pager waits (PATIENCE-2).
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     thread: u32,
@@ -232,30 +245,31 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of `thread`, from now on.
+    /// Begins to watch `thread`.
     pub fn new(thread: u32) -> Self {
         Self { thread, first: sched::run_times(thread) }
     }
 
-    /// Whether the thread has run for so long since then.
+    /// Whether the thread has run for `time` since the start of the watch.
     pub fn has_run(&self, time: Duration) -> bool {
         let times = self.first.zip(sched::run_times(self.thread));
         times.is_some_and(|(first, now)| now.since(&first).ran_ns >= time.as_nanos() as u64)
     }
 
-    /// Whether it is of this thread.
+    /// Whether the watch is for this thread.
     pub fn is_of(&self, thread: u32) -> bool {
         self.thread == thread
     }
 
-    /// How long the thread has waited for a CPU since then. None if it waits for one now: it has no chance to make progress,
-    /// unless it has run for `proof` and made none.
+    /// Returns how long the thread has waited for a CPU since the start of the watch. Returns None
+    /// if it waits for one now, because it cannot make progress. A thread that has run for `proof`
+    /// without progress is not excused so.
     pub fn waited(&self, proof: Duration) -> Option<Duration> {
         let (Some(first), Some(now)) = (self.first, sched::run_times(self.thread)) else {
             return Some(Duration::ZERO);
         };
         let times = now.since(&first);
-        // The kernel counts a wait when it is over.
+        // The kernel counts a wait only when it is over.
         let wants = proc::state(self.thread) == Some('R');
         let proven = Duration::from_nanos(times.ran_ns) >= proof;
         (!wants || proven).then_some(Duration::from_nanos(times.waited_ns))
@@ -287,7 +301,8 @@ mod tests {
         assert!(wait.is_over(&clock));
     }
 
-    /// A thread that spins and gets a CPU shows by that that it makes no progress.
+    /// Shows that a spinning thread without a CPU is excused, and that enough CPU time proves its
+    /// lack of progress.
     #[test]
     fn a_thread_that_waits_for_a_cpu_is_excused_until_it_has_had_one() {
         let mut child = std::process::Command::new("sh")

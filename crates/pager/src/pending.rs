@@ -1,17 +1,19 @@
-//! What the fault threads share: touches that wait, loads under way, messages that are being followed.
+//! State shared by the fault threads: waiting faults, loads under way, messages being followed.
 //!
-//! Lock order: `Mm::state`, then this, then `Pager::resident`. Held for moments, never over a call into the world.
+//! Lock order: `Mm::state`, then this state, then `Pager::resident`. Threads hold it for moments,
+//! never across a system call.
 //!
-//! * PENDING-1: who has set a touch aside or begun to follow a message need not be who goes on with it: that is the first fault thread,
-//!   which is woken for it.
-//! * PENDING-2: a load is noted before its read begins: whoever takes its completion finds it.
+//! * PENDING-1: any fault thread may defer a fault or begin to follow a message. Only the first
+//!   fault thread goes on with it, and is woken for that.
+//! * PENDING-2: a load is recorded before its read begins, so that the thread that takes the
+//!   completion finds it.
 
-use crate::errand::Errand;
-use crate::faults::{Touch, Unheard};
+use crate::faults::{PageFault, Unheard};
 use crate::following::Following;
 use crate::loads::Load;
 use crate::mm::Mm;
 use crate::signal::Signal;
+use crate::slow_work::SlowWork;
 use crate::spin;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,78 +21,78 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// The books.
+/// Pending work of the fault threads.
 #[derive(Default)]
-pub struct Books {
-    pub waiting: VecDeque<Touch>,
-    /// Touches that pause, and until when (`--memory-high`).
-    pub pausing: Vec<(Instant, Touch)>,
+pub struct PendingState {
+    pub waiting: VecDeque<PageFault>,
+    /// Faults that pause (`--memory-high`), and the end of each pause.
+    pub pausing: Vec<(Instant, PageFault)>,
     pub loads: HashMap<u64, Load>,
-    /// Messages that take longer, and what was said after them.
+    /// Messages that take several steps, and the messages read after them.
     pub following: VecDeque<(Following, Unheard)>,
-    /// What is to be done for them, and others, that takes long (`errand.rs`).
-    pub errands: VecDeque<Errand>,
-    /// For whom an errand is being gone.
+    /// Slow work for these messages, and other slow work (`slow_work.rs`).
+    pub slow_work: VecDeque<SlowWork>,
+    /// Address space for which the slow-work thread is at work.
     pub away: Option<Arc<Mm>>,
 }
 
-impl Books {
-    /// The messages that are being followed, with nobody on an errand.
+impl PendingState {
+    /// Returns the messages being followed, except one that the slow-work thread has taken.
     #[cfg(test)]
     pub fn followed(&self) -> impl Iterator<Item = &Following> {
-        let sent = self.errands.iter().filter_map(|errand| match errand {
-            Errand::Follow(following, _) => Some(following),
-            Errand::Seek(_) => None,
+        let sent = self.slow_work.iter().filter_map(|slow_work| match slow_work {
+            SlowWork::Follow(following, _) => Some(following),
+            SlowWork::Seek(_) => None,
         });
         self.following.iter().map(|(following, _)| following).chain(sent)
     }
 
-    /// Whether a message of it is being followed.
+    /// Whether a message of this address space is being followed.
     pub fn is_followed(&self, mm: &Arc<Mm>) -> bool {
-        let sent = |errand: &Errand| match errand {
-            Errand::Follow(following, _) => Arc::ptr_eq(following.mm(), mm),
-            Errand::Seek(_) => false,
+        let sent = |slow_work: &SlowWork| match slow_work {
+            SlowWork::Follow(following, _) => Arc::ptr_eq(following.mm(), mm),
+            SlowWork::Seek(_) => false,
         };
         self.following.iter().any(|(following, _)| Arc::ptr_eq(following.mm(), mm))
-            || self.errands.iter().any(sent)
+            || self.slow_work.iter().any(sent)
             || self.away.as_ref().is_some_and(|away| Arc::ptr_eq(away, mm))
     }
 }
 
-/// The same, for several threads.
+/// Pending state shared between threads.
 #[derive(Default)]
 pub struct Pending {
-    books: Mutex<Books>,
-    /// There is an errand.
-    pub errand: Signal,
-    /// One of those that wait found no memory: who comes later is not served before it.
-    barred: AtomicBool,
+    state: Mutex<PendingState>,
+    /// Raised when there is slow work.
+    pub slow_work: Signal,
+    /// Whether a waiting fault found no memory. Later faults are then not served before it.
+    fifo_blocked: AtomicBool,
     next_token: AtomicU64,
 }
 
 impl Pending {
-    /// The books.
-    pub fn books(&self) -> MutexGuard<'_, Books> {
-        spin::lock(&self.books)
+    /// Locks the pending state.
+    pub fn lock(&self) -> MutexGuard<'_, PendingState> {
+        spin::lock(&self.state)
     }
 
-    /// Has an errand gone.
-    pub fn send(&self, errand: Errand) {
-        self.books().errands.push_back(errand);
-        self.errand.raise();
+    /// Passes slow work to its thread.
+    pub fn send(&self, slow_work: SlowWork) {
+        self.lock().slow_work.push_back(slow_work);
+        self.slow_work.raise();
     }
 
-    /// Whether who comes later has to wait.
-    pub fn is_barred(&self) -> bool {
-        self.barred.load(Relaxed)
+    /// Whether later faults have to wait.
+    pub fn is_fifo_blocked(&self) -> bool {
+        self.fifo_blocked.load(Relaxed)
     }
 
-    /// Who comes later has to wait, or not.
-    pub fn bar(&self, barred: bool) {
-        self.barred.store(barred, Relaxed);
+    /// Sets whether later faults have to wait.
+    pub fn set_fifo_blocked(&self, fifo_blocked: bool) {
+        self.fifo_blocked.store(fifo_blocked, Relaxed);
     }
 
-    /// A number that no other load has.
+    /// Returns a number that no other load has.
     pub fn token(&self) -> u64 {
         self.next_token.fetch_add(1, Relaxed)
     }

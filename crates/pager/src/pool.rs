@@ -1,131 +1,147 @@
-//! Places in a process's pool: address space that holds its cool pages.
+//! Slots of a process's pool: address space that holds its standby pages.
 //!
-//! A place is Free (a hole), Used (a cool page, or one on its way in), Retired (its page is of no more use but still
-//! there) or Dropping (the same, and the agent was told to drop it). ORD-5: it becomes Free only when the agent has dropped
-//! the page. The last few that are free are kept for tokens (`fork::show_token`): a child without an agent drops nothing, and
-//! one whose pool was full when it was forked could be told from its relatives by nothing, and read by nobody.
-//! Places are handed out in rising order, so that pages cooled together lie together and are dropped
-//! by one call.
+//! A slot is in one of four states:
+//! * Free: a hole.
+//! * Used: a standby page, or one on its way in.
+//! * PendingDiscard: a useless page that is still there.
+//! * Dropping: a useless page that the agent is to drop.
 //!
-//! All of this is done with the address space's lock held, and a pool may be as large as the limit. So places lie in
-//! blocks that know what is in them: nothing goes through more of them than one block and the heads of all (64 GiB have
-//! 4096), and a child shares its parent's blocks until one of the two changes them.
+//! ORD-5: a slot becomes Free only when the agent has dropped the page. The last few free slots are
+//! reserved for identity pages (`fork::show_identity`), because a child without an agent drops
+//! nothing. Without them a child of a process with a full pool could not be told apart from its
+//! fork group. Slots are handed out in rising order, so that pages moved to standby together lie
+//! together and one call drops them.
+//!
+//! All of this happens under the address space's lock, and a pool may be as large as the limit. So
+//! slots lie in blocks with counts of their own. No operation scans more slots than one block and
+//! the counts of all blocks (64 GiB have 4096). A child shares its parent's blocks until one of the
+//! two changes them.
 
 use crate::broken::{Rule, is_broken};
 use crate::limits::SLICE_PAGES;
 use std::sync::Arc;
 
-/// One pool.
+/// Pool of one address space.
 #[derive(Clone, Debug)]
 pub struct Pool {
     start: u64,
     len: u64,
     blocks: Vec<Arc<Block>>,
-    /// How many places there are, and how many of them are free, or retired.
+    /// Number of slots; number of free slots; number of slots that are pending discard.
     count: u32,
     free: u32,
-    retired: u32,
+    pending_discards: u32,
     next: u32,
-    /// Runs that the agent was told to drop.
+    /// Runs that the agent is to drop.
     dropping: Vec<(u32, u32)>,
 }
 
-/// Places kept for tokens.
-const TOKENS: u32 = 8;
+/// Number of slots reserved for identity pages.
+const IDENTITY_PAGES: u32 = 8;
 
-/// Places of a block.
+/// Number of slots in a block.
 const BLOCK: usize = 4096;
 
-/// Some places, and how many of them are free, or retired.
+/// A block of slots, with the number of free ones and of those that are pending discard.
 #[derive(Clone, Debug)]
 struct Block {
-    places: [Place; BLOCK],
+    slots: [PoolSlot; BLOCK],
     free: u32,
-    retired: u32,
+    pending_discards: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum PoolSlot {
     Free,
     Used,
-    Retired,
+    PendingDiscard,
     Dropping,
-    /// There is none.
+    /// No slot: beyond the end of the pool.
     Beyond,
 }
 
 impl Block {
-    fn first(&self, from: usize, what: Place) -> Option<usize> {
-        self.places[from..].iter().position(|&place| place == what).map(|at| from + at)
+    fn first(&self, from: usize, what: PoolSlot) -> Option<usize> {
+        self.slots[from..].iter().position(|&slot| slot == what).map(|at| from + at)
     }
 }
 
 impl Pool {
-    /// The pool at `start`, `len` bytes, the last `bells` pages of which are not places.
+    /// Creates the pool of `len` bytes at `start`. The last `doorbells` pages of it are not slots.
     #[must_use]
-    pub fn new(start: u64, len: u64, bells: usize) -> Self {
-        let count = (len / 4096) as usize - bells;
+    pub fn new(start: u64, len: u64, doorbells: usize) -> Self {
+        let count = (len / 4096) as usize - doorbells;
         let block = |first: usize| {
             let free = BLOCK.min(count - first);
-            let mut places = [Place::Free; BLOCK];
-            places[free..].fill(Place::Beyond);
-            Arc::new(Block { places, free: free as u32, retired: 0 })
+            let mut slots = [PoolSlot::Free; BLOCK];
+            slots[free..].fill(PoolSlot::Beyond);
+            Arc::new(Block { slots, free: free as u32, pending_discards: 0 })
         };
         let blocks = (0..count).step_by(BLOCK).map(block).collect();
         let count = count as u32;
-        Self { start, len, blocks, count, free: count, retired: 0, next: 0, dropping: Vec::new() }
+        Self {
+            start,
+            len,
+            blocks,
+            count,
+            free: count,
+            pending_discards: 0,
+            next: 0,
+            dropping: Vec::new(),
+        }
     }
 
-    /// What a child inherits: a place that is being dropped here may hold its page there.
+    /// Returns the pool of a forked child. A slot that the parent's agent is dropping may hold its
+    /// page in the child.
     #[must_use]
     pub fn inherited(&self) -> Self {
         let mut child = self.clone();
         for run in std::mem::take(&mut child.dropping) {
-            child.change(run, Place::Dropping, Place::Retired);
+            child.change(run, PoolSlot::Dropping, PoolSlot::PendingDiscard);
         }
         child
     }
 
-    /// The bell at `address`.
+    /// Returns the index of the doorbell at `address`.
     #[must_use]
-    pub fn bell(&self, address: u64) -> Option<usize> {
+    pub fn doorbell(&self, address: u64) -> Option<usize> {
         let first = self.start + u64::from(self.count) * 4096;
         (first..self.end()).contains(&address).then(|| ((address - first) / 4096) as usize)
     }
 
-    /// First address.
+    /// Returns the first address.
     #[must_use]
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// First address behind it.
+    /// Returns the first address behind the pool.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.start + self.len
     }
 
-    /// Address of a place.
+    /// Returns the address of a slot.
     #[must_use]
-    pub fn address(&self, place: u32) -> u64 {
-        self.start + u64::from(place) * 4096
+    pub fn address(&self, slot: u32) -> u64 {
+        self.start + u64::from(slot) * 4096
     }
 
     #[cfg(test)]
-    fn get(&self, place: u32) -> Place {
-        self.blocks[place as usize / BLOCK].places[place as usize % BLOCK]
+    fn get(&self, slot: u32) -> PoolSlot {
+        self.blocks[slot as usize / BLOCK].slots[slot as usize % BLOCK]
     }
 
-    /// The places of a run, all of which are `from`, are `to` from now on.
-    fn change(&mut self, (first, count): (u32, u32), from: Place, to: Place) {
-        for place in first..first + count {
-            let block = Arc::make_mut(&mut self.blocks[place as usize / BLOCK]);
-            let place = &mut block.places[place as usize % BLOCK];
-            assert_eq!(*place, from, "ORD-5");
-            *place = to;
+    /// Changes all slots of a run from state `from` to state `to`.
+    fn change(&mut self, (first, count): (u32, u32), from: PoolSlot, to: PoolSlot) {
+        for slot in first..first + count {
+            let block = Arc::make_mut(&mut self.blocks[slot as usize / BLOCK]);
+            let slot = &mut block.slots[slot as usize % BLOCK];
+            assert_eq!(*slot, from, "ORD-5");
+            *slot = to;
             for (what, in_block, in_all) in [
-                (Place::Free, &mut block.free, &mut self.free),
-                (Place::Retired, &mut block.retired, &mut self.retired),
+                (PoolSlot::Free, &mut block.free, &mut self.free),
+                (PoolSlot::PendingDiscard, &mut block.pending_discards, &mut self.pending_discards),
             ] {
                 for count in [in_block, in_all] {
                     *count = *count + u32::from(to == what) - u32::from(from == what);
@@ -134,13 +150,13 @@ impl Pool {
         }
     }
 
-    /// Takes a place for a page that is to be cool.
+    /// Takes a slot for a page that is to move to standby.
     pub fn take(&mut self) -> Option<u32> {
-        if self.free > TOKENS { self.take_any() } else { None }
+        if self.free > IDENTITY_PAGES { self.take_any() } else { None }
     }
 
-    /// Takes a place for a token.
-    pub fn take_for_token(&mut self) -> Option<u32> {
+    /// Takes a slot for an identity page.
+    pub fn take_for_identity(&mut self) -> Option<u32> {
         self.take_any()
     }
 
@@ -149,94 +165,95 @@ impl Pool {
             return None;
         }
         let (first, from) = (self.next as usize / BLOCK, self.next as usize % BLOCK);
-        // The block of the last is begun again at its front, after all others.
+        // The first block comes again at the end, because its first slots may be free.
         let order = (first..self.blocks.len()).chain(0..=first);
         let froms = std::iter::once(from).chain(std::iter::repeat(0));
         let at = order.zip(froms).filter(|&(block, _)| self.blocks[block].free > 0).find_map(
-            |(block, from)| Some(block * BLOCK + self.blocks[block].first(from, Place::Free)?),
+            |(block, from)| Some(block * BLOCK + self.blocks[block].first(from, PoolSlot::Free)?),
         );
         let at = at.expect("one is free") as u32;
-        self.change((at, 1), Place::Free, Place::Used);
+        self.change((at, 1), PoolSlot::Free, PoolSlot::Used);
         self.next = (at + 1) % self.count;
         Some(at)
     }
 
-    /// Nothing was put there after all.
-    pub fn give_back(&mut self, place: u32) {
-        self.change((place, 1), Place::Used, Place::Free);
+    /// Returns a slot in which no page was placed.
+    pub fn give_back(&mut self, slot: u32) {
+        self.change((slot, 1), PoolSlot::Used, PoolSlot::Free);
     }
 
-    /// The page there is of no more use.
-    pub fn retire(&mut self, place: u32) {
-        let to = if is_broken(Rule::Ord5) { Place::Free } else { Place::Retired };
-        self.change((place, 1), Place::Used, to);
+    /// Marks the page in a slot as pending discard.
+    pub fn discard_later(&mut self, slot: u32) {
+        let to = if is_broken(Rule::Ord5) { PoolSlot::Free } else { PoolSlot::PendingDiscard };
+        self.change((slot, 1), PoolSlot::Used, to);
     }
 
-    /// Whether a cool page lies there, or is on its way.
+    /// Whether a slot holds a standby page, or one on its way in.
     #[cfg(test)]
-    pub fn is_used(&self, place: u32) -> bool {
-        self.get(place) == Place::Used
+    pub fn is_used(&self, slot: u32) -> bool {
+        self.get(slot) == PoolSlot::Used
     }
 
     #[cfg(test)]
-    fn count(&self, wanted: impl Fn(Place) -> bool) -> usize {
-        (0..self.count).filter(|&place| wanted(self.get(place))).count()
+    fn count(&self, wanted: impl Fn(PoolSlot) -> bool) -> usize {
+        (0..self.count).filter(|&slot| wanted(self.get(slot))).count()
     }
 
-    /// How many places are used so.
+    /// Returns the number of used slots.
     #[cfg(test)]
     pub fn used(&self) -> usize {
-        self.count(|place| place == Place::Used)
+        self.count(|slot| slot == PoolSlot::Used)
     }
 
-    /// How many pages are of no more use, and not dropped yet.
+    /// Returns the number of useless pages that are not dropped yet.
     #[cfg(test)]
     pub fn undropped(&self) -> usize {
-        self.count(|place| matches!(place, Place::Retired | Place::Dropping))
+        self.count(|slot| matches!(slot, PoolSlot::PendingDiscard | PoolSlot::Dropping))
     }
 
-    /// How many pages are of no more use, which no agent was told yet.
+    /// Returns the number of useless pages that no agent is dropping yet.
     #[must_use]
-    pub fn retired(&self) -> usize {
-        self.retired as usize
+    pub fn pending_discards(&self) -> usize {
+        self.pending_discards as usize
     }
 
-    /// Takes retired places to be dropped, as runs `(first, count)`, at most `max` of them and a slice of pages.
-    pub fn retired_runs(&mut self, max: usize) -> Vec<(u32, u32)> {
+    /// Takes slots that are pending discard for dropping, as runs `(first, count)`. Takes at most
+    /// `max` runs and one slice of pages.
+    pub fn pending_discard_runs(&mut self, max: usize) -> Vec<(u32, u32)> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
         let mut pages = 0;
         'all: for (index, block) in self.blocks.iter().enumerate() {
-            let (mut left, mut from) = (block.retired, 0);
+            let (mut left, mut from) = (block.pending_discards, 0);
             while left > 0 {
-                let at = block.first(from, Place::Retired).expect("some are left");
-                let place = (index * BLOCK + at) as u32;
+                let at = block.first(from, PoolSlot::PendingDiscard).expect("some are left");
+                let slot = (index * BLOCK + at) as u32;
                 let full = runs.len() == max;
                 match runs.last_mut() {
                     _ if pages == SLICE_PAGES => break 'all,
-                    Some((first, count)) if *first + *count == place => *count += 1,
+                    Some((first, count)) if *first + *count == slot => *count += 1,
                     _ if full => break 'all,
-                    _ => runs.push((place, 1)),
+                    _ => runs.push((slot, 1)),
                 }
                 (left, from, pages) = (left - 1, at + 1, pages + 1);
             }
         }
         for &run in &runs {
-            self.change(run, Place::Retired, Place::Dropping);
+            self.change(run, PoolSlot::PendingDiscard, PoolSlot::Dropping);
         }
         self.dropping.extend(&runs);
         runs
     }
 
-    /// The pages of a run were dropped.
+    /// Frees the slots of a run after the agent has dropped the pages.
     pub fn dropped(&mut self, run: (u32, u32)) {
         self.dropping.retain(|&other| other != run);
-        self.change(run, Place::Dropping, Place::Free);
+        self.change(run, PoolSlot::Dropping, PoolSlot::Free);
     }
 
-    /// The pages of a run could not be dropped: try again later.
+    /// Returns a run to pending discard because the agent could not drop the pages.
     pub fn not_dropped(&mut self, run: (u32, u32)) {
         self.dropping.retain(|&other| other != run);
-        self.change(run, Place::Dropping, Place::Retired);
+        self.change(run, PoolSlot::Dropping, PoolSlot::PendingDiscard);
     }
 }
 
@@ -246,87 +263,89 @@ mod tests {
 
     #[test]
     fn a_place_is_reused_only_after_its_page_was_dropped() {
-        let mut pool = Pool::new(0x1000_0000, u64::from(6 + TOKENS) * 4096, 2);
-        let places: Vec<u32> = (0..4).map(|_| pool.take().unwrap()).collect();
-        assert_eq!(places, [0, 1, 2, 3]);
-        let bells = [0, 11, 12, 13, 14].map(|page| pool.bell(0x1000_0000 + page * 4096));
-        assert_eq!(bells, [None, None, Some(0), Some(1), None]);
+        let mut pool = Pool::new(0x1000_0000, u64::from(6 + IDENTITY_PAGES) * 4096, 2);
+        let slots: Vec<u32> = (0..4).map(|_| pool.take().unwrap()).collect();
+        assert_eq!(slots, [0, 1, 2, 3]);
+        let doorbells = [0, 11, 12, 13, 14].map(|page| pool.doorbell(0x1000_0000 + page * 4096));
+        assert_eq!(doorbells, [None, None, Some(0), Some(1), None]);
         assert_eq!(pool.take(), None);
-        for place in [2, 0, 1] {
-            pool.retire(place);
+        for slot in [2, 0, 1] {
+            pool.discard_later(slot);
         }
         assert_eq!(pool.take(), None, "retired is not free");
-        let runs = pool.retired_runs(8);
+        let runs = pool.pending_discard_runs(8);
         assert_eq!(runs, [(0, 3)]);
         assert_eq!(pool.take(), None, "taken for dropping is not free");
         pool.dropped(runs[0]);
         assert_eq!(pool.take(), Some(4), "others first");
     }
 
-    /// A fork in the middle of a drop: what the parent's agent drops stays in the child.
+    /// Shows that a child drops pages itself if its parent's agent was dropping them at the fork.
     #[test]
     fn a_child_drops_what_its_parent_was_dropping() {
-        let mut pool = Pool::new(0, u64::from(4 + TOKENS) * 4096, 0);
+        let mut pool = Pool::new(0, u64::from(4 + IDENTITY_PAGES) * 4096, 0);
         (0..3).for_each(|_| assert!(pool.take().is_some()));
-        pool.retire(0);
-        pool.retire(1);
-        assert_eq!(pool.retired_runs(1), [(0, 2)]);
-        pool.retire(2);
+        pool.discard_later(0);
+        pool.discard_later(1);
+        assert_eq!(pool.pending_discard_runs(1), [(0, 2)]);
+        pool.discard_later(2);
         let mut child = pool.inherited();
-        assert_eq!((pool.retired(), child.retired()), (1, 3));
-        assert_eq!(child.retired_runs(8), [(0, 3)]);
+        assert_eq!((pool.pending_discards(), child.pending_discards()), (1, 3));
+        assert_eq!(child.pending_discard_runs(8), [(0, 3)]);
         pool.dropped((0, 2));
         assert_eq!((child.undropped(), pool.undropped()), (3, 1), "each has its own");
     }
 
-    /// A run that goes on in the next block, places beyond the first that are found, and no more than a slice at once.
+    /// Shows that runs cross blocks, that slots beyond the first block are found, and that one call
+    /// takes at most one slice.
     #[test]
     fn a_pool_of_several_blocks_is_one_pool() {
         let all = 2 * BLOCK as u32 + 10;
         let mut pool = Pool::new(0, u64::from(all) * 4096, 0);
-        let taken: Vec<u32> = std::iter::from_fn(|| pool.take_for_token()).collect();
+        let taken: Vec<u32> = std::iter::from_fn(|| pool.take_for_identity()).collect();
         assert!(taken.into_iter().eq(0..all));
         let last = BLOCK as u32 - 1;
-        for place in [3, last, last + 1, all - 1] {
-            pool.retire(place);
+        for slot in [3, last, last + 1, all - 1] {
+            pool.discard_later(slot);
         }
-        assert_eq!(pool.retired_runs(8), [(3, 1), (last, 2), (all - 1, 1)]);
+        assert_eq!(pool.pending_discard_runs(8), [(3, 1), (last, 2), (all - 1, 1)]);
         pool.dropped((all - 1, 1));
         pool.dropped((3, 1));
-        let taken = [(); 3].map(|()| pool.take_for_token());
+        let taken = [(); 3].map(|()| pool.take_for_identity());
         assert_eq!(taken, [Some(3), Some(all - 1), None]);
-        (10..20 + SLICE_PAGES as u32).for_each(|place| pool.retire(place));
-        let runs = [8, 8].map(|max| pool.retired_runs(max));
+        (10..20 + SLICE_PAGES as u32).for_each(|slot| pool.discard_later(slot));
+        let runs = [8, 8].map(|max| pool.pending_discard_runs(max));
         let slice = SLICE_PAGES as u32;
         assert_eq!(runs, [vec![(10, slice)], vec![(10 + slice, 10.min(slice))]]);
     }
 
-    /// The child of a process whose pool was full could not be told from others, and its cool pages not be read.
+    /// Shows that a full pool keeps slots for identity pages, so that children can be told apart
+    /// and their standby pages read.
     #[test]
     fn a_full_pool_has_places_for_tokens() {
-        let mut pool = Pool::new(0, u64::from(2 + TOKENS) * 4096, 0);
+        let mut pool = Pool::new(0, u64::from(2 + IDENTITY_PAGES) * 4096, 0);
         assert_eq!([pool.take(), pool.take(), pool.take()], [Some(0), Some(1), None]);
         let mut child = pool.inherited();
-        let tokens = (0..TOKENS).filter_map(|_| child.take_for_token()).count();
-        assert_eq!((tokens as u32, child.take_for_token()), (TOKENS, None));
-        pool.retire(0);
-        let runs = pool.retired_runs(1);
+        let tokens = (0..IDENTITY_PAGES).filter_map(|_| child.take_for_identity()).count();
+        assert_eq!((tokens as u32, child.take_for_identity()), (IDENTITY_PAGES, None));
+        pool.discard_later(0);
+        let runs = pool.pending_discard_runs(1);
         pool.dropped(runs[0]);
         assert_eq!([pool.take(), pool.take()], [Some(2), None]);
     }
 
     #[test]
     fn runs_over_the_limit_stay_for_the_next_time() {
-        let mut pool = Pool::new(0, u64::from(8 + TOKENS) * 4096, 0);
+        let mut pool = Pool::new(0, u64::from(8 + IDENTITY_PAGES) * 4096, 0);
         for _ in 0..8 {
             pool.take().unwrap();
         }
-        for place in [0, 2, 4, 5] {
-            pool.retire(place);
+        for slot in [0, 2, 4, 5] {
+            pool.discard_later(slot);
         }
-        assert_eq!(pool.retired_runs(2), [(0, 1), (2, 1)]);
-        assert_eq!(pool.retired_runs(2), [(4, 2)]);
+        assert_eq!(pool.pending_discard_runs(2), [(0, 1), (2, 1)]);
+        assert_eq!(pool.pending_discard_runs(2), [(4, 2)]);
         pool.not_dropped((4, 2));
-        assert_eq!(pool.retired(), 2);
+        assert_eq!(pool.pending_discards(), 2);
     }
 }

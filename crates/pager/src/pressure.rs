@@ -1,21 +1,23 @@
-//! Pressure: how much time the threads of a run lose waiting for memory, in the kernel's figures (PSI).
+//! Measures memory pressure: the time that threads of a run lose waiting for memory, in the
+//! kernel's figures (PSI).
 //!
-//! A stall begins when a touch needs a page that is stored, room, or has to pause above `--memory-high`, and
-//! ends with its [`Stall`], however the touch ends. First touches and rescues that are served at once are none,
-//! as in the kernel. Who is doing something useful beside them cannot be heard of from outside, so the threads
-//! that run are counted now and then ([`Pressure::found_running`]); in between those that go on are added.
+//! A stall begins when a fault needs a stored page or free memory, or has to pause above
+//! `--memory-high`. It ends with its [`Stall`], however the fault ends. First-touch faults and
+//! reactivations that are served at once are no stalls, as in the kernel. Productive threads beside
+//! them are not visible from outside. So the monitor counts the running threads now and then
+//! ([`Pressure::found_running`]). In between, threads that resume are added.
 //!
-//! A run is one memcg and the whole of its node: one pair of lines says both.
+//! A run is one memcg and also the whole of its node, so one pair of lines describes both.
 
 use crate::seam::Clock;
 use ebb_mm::observe::psi::Psi;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the running threads are to be counted: the kernel's own step.
+/// Interval at which the running threads are to be counted; the kernel uses the same.
 pub const COUNT_EVERY: Duration = Duration::from_secs(2);
 
-/// The pressure of a run.
+/// Memory pressure of a run.
 #[derive(Debug)]
 pub struct Pressure {
     psi: Mutex<Psi>,
@@ -23,7 +25,7 @@ pub struct Pressure {
     clock: Clock,
 }
 
-/// A thread waits for memory, as long as this lives.
+/// A thread that waits for memory, for the lifetime of this value.
 #[derive(Debug)]
 pub struct Stall(Arc<Pressure>);
 
@@ -48,7 +50,7 @@ impl Pressure {
         self.psi.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread begins to wait.
+    /// Begins the stall of a thread.
     #[must_use]
     pub fn stall(self: &Arc<Self>) -> Stall {
         let now_ns = self.now_ns();
@@ -56,19 +58,19 @@ impl Pressure {
         Stall(self.clone())
     }
 
-    /// So many threads of the tree run now.
+    /// Notes that `threads` threads of the tree run now.
     pub fn found_running(&self, threads: u32) {
         let now_ns = self.now_ns();
         self.psi().set_running(now_ns, threads);
     }
 
-    /// The two lines of a `memory.pressure` file.
+    /// Returns the two lines of a `memory.pressure` file.
     #[must_use]
     pub fn text(&self) -> String {
         self.now().to_string()
     }
 
-    /// As of now.
+    /// Returns the figures as of now.
     #[must_use]
     pub fn now(&self) -> Psi {
         let now_ns = self.now_ns();

@@ -1,38 +1,41 @@
-//! The limit that keeps the pressure at a target, found while the run lasts (`--pressure-target`), as senpai finds it for
-//! control groups.
+//! Adjusts the limit during the run so that the pressure stays at a target (`--pressure-target`),
+//! as senpai does for control groups.
 //!
-//! Once a second the time that threads lost waiting for pages is looked at. Below the target the limit comes down by a
-//! 16th while there is next to none, by a 64th where there is some; above it, it goes up, the more the further it is above,
-//! by a quarter at most. While the program grows within it, it stays.
+//! Once a second it evaluates the time that threads lost waiting for pages. Below the target the
+//! limit falls: by a 16th if there is next to no pressure, by a 64th if there is some. Above the
+//! target it rises in proportion to the excess, by a quarter at most. While the program grows
+//! within the limit, the limit stays.
 //!
-//! * TARGET-1: never above what `--memory-max` says, nor below [`MEMORY_MIN_BYTES`].
-//! * TARGET-2: what is not reached within a second, the tree being over it, is taken back as a step of `ebb set` is.
+//! * TARGET-1: the limit never exceeds `--memory-max`, and never falls below [`MEMORY_MIN_BYTES`].
+//! * TARGET-2: if the tree is still over the limit after a second, the step is undone, as a step of
+//!   `ebb set` is.
 
 use crate::config::MEMORY_MIN_BYTES;
 use ebb_mm::types::PAGE_SIZE;
 use std::time::Duration;
 
-/// How often it looks.
+/// Interval between two evaluations.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Decides, from looks an [`INTERVAL`] apart.
+/// Controller of the limit; decides from measurements an [`INTERVAL`] apart.
 #[derive(Debug)]
 pub struct PressureTarget {
     target_permille: u64,
-    /// The most, in pages (TARGET-1).
+    /// Maximum limit, in pages (TARGET-1).
     max: u64,
-    /// When it looked, and what had been lost by then.
+    /// Time of the last evaluation, and the time lost by then, in microseconds.
     looked: Option<(Duration, u64)>,
     used: u64,
 }
 
 impl PressureTarget {
-    /// Holds `target_permille` of pressure with at most `max` pages.
+    /// Creates a controller for a pressure of `target_permille` with at most `max` pages.
     pub fn new(target_permille: u32, max: u64) -> Self {
         Self { target_permille: u64::from(target_permille).max(1), max, looked: None, used: 0 }
     }
 
-    /// A look at `at`: so much has been lost, so many pages are the limit and so many used. The new limit, if it changes.
+    /// Evaluates the measurements at `at`: the total time lost, the limit and the used pages.
+    /// Returns the new limit if it changes.
     pub fn look(&mut self, at: Duration, lost_us: u64, limit: u64, used: u64) -> Option<u64> {
         let Some((then, lost_then)) = self.looked else {
             (self.looked, self.used) = (Some((at, lost_us)), used);
@@ -55,7 +58,7 @@ impl PressureTarget {
         } else if grows {
             limit
         } else if share * 50 < self.target_permille {
-            // What is not even used goes at once.
+            // Removes the unused part of the limit at once.
             let wanted = limit.min(used + used / 8);
             wanted - wanted / 16
         } else if share * 2 < self.target_permille {
@@ -72,7 +75,8 @@ impl PressureTarget {
 mod tests {
     use super::*;
 
-    /// A program that needs `hot` pages: below that it loses time in proportion to what it lacks.
+    /// Simulates a program that needs `hot` pages. Below that it loses time in proportion to the
+    /// missing pages.
     fn lost_us(limit: u64, hot: u64) -> u64 {
         hot.saturating_sub(limit) * 1_000_000 / hot
     }

@@ -1,4 +1,4 @@
-//! What unit tests stand on: a pager without threads, and an address space that answers as it is told.
+//! Fixtures of unit tests: a pager without threads, and an address space with preset answers.
 
 use crate::config::{Config, ReportTo};
 use crate::seam::{AddressSpace, Clock, Event, Machine};
@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// What a run with so much memory is asked for: compressed memory alone, nothing written anywhere.
+/// Returns the settings of a run with this limit: compressed memory only, nothing written to disk.
 pub fn config(memory_max_bytes: u64) -> Config {
     Config {
         memory_max_bytes,
@@ -20,17 +20,17 @@ pub fn config(memory_max_bytes: u64) -> Config {
         pool_bytes: memory_max_bytes,
         report_to: ReportTo::Stderr,
         io_uring: false,
-        solo: false,
+        cpu_follow: false,
         ..Config::default()
     }
 }
 
-/// A pager of a run that never begins.
+/// Creates a pager of a run that never begins.
 pub fn pager() -> Pager {
     pager_by(Clock::real())
 }
 
-/// The same by another clock.
+/// Creates such a pager with another clock.
 pub fn pager_by(clock: Clock) -> Pager {
     let config = config(16 << 20);
     let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());
@@ -39,14 +39,14 @@ pub fn pager_by(clock: Clock) -> Pager {
     Pager::new(config, world, 0).expect("a pager")
 }
 
-/// An address space. Copies are told of it.
+/// An address space with preset answers. Clones share its record.
 #[derive(Clone, Debug, Default)]
 pub struct Quiet {
     /// Ranges that were registered.
     pub registered: Arc<Mutex<Vec<(u64, u64)>>>,
-    /// Nothing can be registered.
+    /// Whether every registration fails.
     pub refuses: bool,
-    /// What becomes of pages that are put in place.
+    /// Error of every attempt to place a page; None if it succeeds.
     pub fails: Option<PlaceError>,
 }
 

@@ -1,12 +1,15 @@
-//! Recording: which pages a run asked for and when, as a trace that `ebb lab replay` reads.
+//! Records which pages a run requests and when, as a trace that `ebb lab replay` reads.
 //!
-//! Every touch that reaches the pager is a record (a first touch, a rescue, a load, a write to a guarded
-//! page). Accesses to pages that are mapped cannot be seen, and are not in it. Text with the header `dt,fault,op,kind`, which tells readers so, as zstd if the file's name ends in
-//! `.zst`; `dt` in microseconds, `fault` the page number with the address space's above it (bit 36 on).
+//! Every fault that reaches the pager is a record (a first touch, a reactivation, a load, a write
+//! to a write-protected page). Accesses to mapped pages are invisible, and are not in the trace.
+//! The trace is text with the header `dt,fault,op,kind`, which tells readers so. It is compressed
+//! by zstd if the file is named `.zst`. `dt` is in microseconds. `fault` is the page number, with
+//! the number of the address space above it (bit 36 on).
 //!
-//! * RECORD-1: whoever records waits for no device: full buffers go to a thread of its own, and are counted as lost
-//!   if that is too far behind.
-//! * RECORD-2: the order of records is that of their times: one lock, taken last.
+//! * RECORD-1: recording waits for no device. A thread of its own writes full buffers. If that
+//!   thread is too far behind, the records are counted as lost.
+//! * RECORD-2: records are in the order of their times, because one lock covers both. It is taken
+//!   last.
 
 use crate::counters;
 use ebb_mm::types::{MmId, Vpn};
@@ -19,18 +22,18 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Records that go to the file at once.
+/// Number of records in one buffer.
 const BUFFER: usize = 4096;
-/// Buffers that may wait for the file: 4 MiB.
+/// Maximum number of buffers that wait for the file: 4 MiB.
 const WAITING_MAX: usize = 64;
-/// Bits of a page number.
+/// Number of bits of a page number.
 const PAGE_BITS: u32 = 36;
 const LEVEL: i32 = 3;
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
     at_us: u64,
-    /// Page, and whether it was written, in the lowest bit.
+    /// Page number, shifted by one bit. The lowest bit is set for a write.
     page: u64,
 }
 
@@ -46,10 +49,9 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a recording in `path`, which is there.
+    /// Begins a recording in `path`.
     ///
-    /// # Errors
-    /// The file cannot be written, or no thread can be started.
+    /// # Errors Fails if the file cannot be written, or no thread can be started.
     pub fn new(path: &Path) -> io::Result<Self> {
         let file = BufWriter::new(File::create(path)?);
         let packed = path.extension().is_some_and(|end| end == "zst");
@@ -67,7 +69,7 @@ impl Recorder {
         })
     }
 
-    /// Pages of an address space were used just now.
+    /// Records accesses to pages of an address space at the current time.
     pub fn note(&self, mm: MmId, pages: impl IntoIterator<Item = Vpn>, writes: bool) {
         let at_us = self.began.elapsed().as_micros() as u64;
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +88,7 @@ impl Recorder {
         let full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = match full.as_ref().map(|full| full.try_send(records)) {
             Some(Ok(())) => true,
-            // Too far behind, or failed: the end will tell.
+            // The writer is too far behind or has failed; `end` reports a failure.
             Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) | None => false,
         };
         counters::add(if passed { &self.written } else { &self.lost }, count);
@@ -94,8 +96,7 @@ impl Recorder {
 
     /// Ends the recording and waits for the file.
     ///
-    /// # Errors
-    /// The file could not be written to its end.
+    /// # Errors Fails if the file cannot be written completely.
     pub fn end(&self) -> io::Result<()> {
         {
             let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The end-of-run report.
+//! Writes the report at the end of a run.
 
 use crate::account;
 use crate::config::{ReportFormat, ReportTo};
@@ -26,7 +26,7 @@ const HISTORY: Duration = Duration::from_secs(10);
 const HISTORY_STEP: Duration = Duration::from_millis(100);
 
 impl History {
-    /// Notes what is resident now; the largest of each tenth of a second is kept.
+    /// Records the resident bytes. Only the largest value of each tenth of a second is kept.
     pub fn record(&mut self, at: Duration, bytes: u64) {
         match self.samples.back_mut() {
             Some((since, peak)) if at < *since + HISTORY_STEP => *peak = bytes.max(*peak),
@@ -37,19 +37,19 @@ impl History {
         }
     }
 
-    /// The largest of the last seconds.
+    /// Returns the largest value of the last seconds.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.samples.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0)
     }
 }
 
-/// The report, as JSON has it. Plain integers, the unit in the key.
+/// The report in its JSON form. Values are plain integers, with the unit in the key.
 #[derive(Debug, Serialize)]
 struct Report {
     schema: u32,
     command: Vec<String>,
-    /// The program's own; None if nobody could learn it.
+    /// Exit status of the program; None if it could not be learnt.
     exit_status: Option<i32>,
     wall_time_us: u64,
     memory_max_bytes: u64,
@@ -60,39 +60,40 @@ struct Report {
     processes: u64,
     forks: u64,
     faults: Faults,
-    pages_cooled: u64,
+    pages_to_standby: u64,
     pages_evicted: u64,
     pages_written: u64,
     pages_not_written_because_clean: u64,
     pages_unmovable: u64,
     pages_lost: u64,
     tiers: Vec<Tier>,
-    /// Pages that repeat one word, which are in no tier: at the end, and the most there were.
+    /// Pages that repeat one word and are in no tier: number at the end, and maximum.
     same_filled_pages: u64,
     same_filled_peak: u64,
     recorded: u64,
     recorded_lost: u64,
     waiting: Waiting,
     pressure: Pressure,
-    /// How long faults may have had to wait for the lock of their address space, at most (`limits`).
+    /// Longest time for which faults may have waited for the lock of their address space
+    /// (`limits`).
     longest_hold_us: u64,
     longest_hold_cpu_us: u64,
-    /// The longest that a thread of the program was held by the brake at a time.
-    longest_brake_us: u64,
-    /// Faults of Ebb's own books: pages promised to nobody; and pages that left when none were held, as they do
-    /// where a measurement has seen them leave first.
-    promises_lost: u64,
-    unheld_pages: u64,
+    /// Longest single time for which the freezer froze a thread of the program.
+    longest_freeze_us: u64,
+    /// Accounting errors of Ebb: pages whose charge was lost, and pages that left while the count
+    /// was zero. The latter happens if a measurement sees pages leave first.
+    charges_lost: u64,
+    uncounted_pages: u64,
     cpu: Cpu,
     lost: Lost,
     stages: account::Faults,
     unmanaged: Vec<unmanaged::Line>,
     thrashing: Option<thrashing::Finding>,
-    /// How soon pages were used again, where that was looked at.
+    /// How soon pages were used again, if the run was sampled.
     reuse: Option<sampling::Found>,
 }
 
-/// Time in which at least one thread waited for memory, and in which nobody did anything else.
+/// Time in which at least one thread waited for memory, and in which no other thread ran.
 #[derive(Debug, Serialize)]
 struct Pressure {
     some_us: u64,
@@ -102,12 +103,12 @@ struct Pressure {
 #[derive(Debug, Serialize)]
 struct Faults {
     first_touch: u64,
-    rescued: u64,
+    reactivated: u64,
     copied: u64,
     loaded: u64,
     loaded_ahead: u64,
     first_touch_ahead: u64,
-    rescued_ahead: u64,
+    reactivated_ahead: u64,
     stale: u64,
 }
 
@@ -125,7 +126,7 @@ struct Tier {
     reads: u64,
     writes: u64,
     demoted: u64,
-    /// Where a remote tier is, what failed there, and how long its reads took.
+    /// Address, errors and read times of a remote tier.
     address: Option<String>,
     encrypted: bool,
     errors: u64,
@@ -137,8 +138,8 @@ struct Tier {
 struct Waiting {
     threads_waited: u64,
     throttled_us: u64,
-    /// From the touch until the thread runs again, an estimate; of that, from its message's being read until it is
-    /// woken, which is measured.
+    /// Estimated time from the fault until the thread runs again. `seen_us` is the measured part,
+    /// from the reading of its message until its wakeup.
     total_us: u64,
     seen_us: u64,
     p50_ns: u64,
@@ -179,7 +180,7 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         })
         .collect();
     Report {
-        schema: 1,
+        schema: 2,
         command: pager.config.command.clone(),
         exit_status,
         wall_time_us: pager.clock.since(pager.started).as_micros() as u64,
@@ -196,15 +197,15 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         forks: get(&counters.forks),
         faults: Faults {
             first_touch: get(&counters.faults_fresh),
-            rescued: get(&counters.faults_rescued),
+            reactivated: get(&counters.faults_reactivated),
             copied: get(&counters.faults_copied),
             loaded: get(&counters.faults_loaded),
             loaded_ahead: get(&counters.pages_ahead),
             first_touch_ahead: get(&counters.zeros_ahead),
-            rescued_ahead: get(&counters.rescued_ahead),
+            reactivated_ahead: get(&counters.reactivated_ahead),
             stale: get(&counters.faults_stale),
         },
-        pages_cooled: get(&counters.cooled),
+        pages_to_standby: get(&counters.to_standby),
         pages_evicted: get(&counters.evicted),
         pages_written: get(&counters.written),
         pages_not_written_because_clean: get(&counters.clean),
@@ -225,33 +226,33 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         },
         longest_hold_us: longest_us(pager, Mm::longest_hold_ns, &counters.longest_hold),
         longest_hold_cpu_us: longest_us(pager, Mm::longest_run_ns, &counters.longest_run),
-        longest_brake_us: get(&counters.longest_brake_us),
+        longest_freeze_us: get(&counters.longest_freeze_us),
         cpu: Cpu::of(pager),
         lost: Lost::of(pager),
         stages,
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
-        promises_lost: lost_pages(),
-        unheld_pages: pager.resident().zone.unheld(),
+        charges_lost: lost_pages(),
+        uncounted_pages: pager.resident().zone.uncounted(),
         unmanaged: pager.unmanaged.list(),
         thrashing: pager.thrashing.get().cloned(),
         reuse: pager.sampling.as_ref().map(sampling::Sampling::found),
     }
 }
 
-/// The longest of all address spaces: those there are, and those that have ended.
+/// Returns the largest value of all address spaces, existing and ended, in microseconds.
 fn longest_us(pager: &Pager, of: impl Fn(&Mm) -> u64, ended: &AtomicU64) -> u64 {
     let there = pager.mms().iter().map(|mm| of(mm)).max().unwrap_or(0);
     there.max(ended.load(Relaxed)) / 1000
 }
 
-/// Writes the report where the run wants it.
+/// Writes the report to the place that the run's settings name.
 pub fn write(pager: &Pager, exit_status: Option<i32>) -> std::io::Result<()> {
     let report = collect(pager, exit_status);
     let text = match pager.config.report {
         ReportFormat::Json => serde_json::to_string(&report)? + "\n",
         ReportFormat::Text => text(&report),
     };
-    // Nobody reads a stream: then nobody misses it.
+    // A stream that cannot be written has no reader, so the error does not matter.
     match &pager.config.report_to {
         ReportTo::File(path) => std::fs::write(path, text)?,
         ReportTo::Stdout => drop(std::io::stdout().write_all(text.as_bytes())),
@@ -300,13 +301,13 @@ fn text(report: &Report) -> String {
         0 => String::new(),
         pages => format!(", {pages} copied after a fork"),
     };
-    // Of a run that never came near its limit there is no more to say.
+    // A run that never came near its limit has no faults to show.
     if report.stages.count > 0 {
         line(
             "faults",
             format!(
-                "{} first touches, {} rescued while cooling, {} loaded{copied}",
-                report.faults.first_touch, report.faults.rescued, report.faults.loaded
+                "{} first touches, {} reactivated from standby, {} loaded{copied}",
+                report.faults.first_touch, report.faults.reactivated, report.faults.loaded
             ),
         );
     }
@@ -380,7 +381,8 @@ fn text(report: &Report) -> String {
     out
 }
 
-/// What is told of a tier beside its pages: where it is if that is another machine, and whether it is encrypted.
+/// Returns further facts about a tier: its address and read times if it is remote, and whether it
+/// is encrypted.
 fn elsewhere(tier: &Tier) -> String {
     let Some(address) = &tier.address else {
         return if tier.encrypted { ", encrypted".to_owned() } else { String::new() };
@@ -393,11 +395,11 @@ fn elsewhere(tier: &Tier) -> String {
     format!("{times}, {} errors; {encrypted}, at {address}", tier.errors)
 }
 
-/// What a fault takes on average.
+/// Returns the average times of a fault.
 fn of_a_fault(stages: &account::Faults) -> String {
     let served = stages.served_ns / stages.count;
     let [before, served, after, within] =
-        [stages.touch_to_read_ns, served, stages.wake_to_run_ns, stages.in_thread_ns].map(time);
+        [stages.fault_to_read_ns, served, stages.wake_to_run_ns, stages.in_thread_ns].map(time);
     format!(
         "{before} until it is read, {served} served, {after} until its thread runs, {within} in the thread; {}",
         stages.own_cpu()
@@ -405,10 +407,10 @@ fn of_a_fault(stages: &account::Faults) -> String {
 }
 
 fn lost(lost: &Lost, kept_off_ns: u64) -> String {
-    let [changes, calls, brake] =
-        [lost.changes_us, lost.calls_us, lost.brake_us].map(|us| time(us * 1000));
+    let [changes, calls, freezer] =
+        [lost.changes_us, lost.calls_us, lost.freezer_us].map(|us| time(us * 1000));
     format!(
-        "{changes} for {} mapping changes, {calls} in {} calls to the pager, {brake} held by the brake, {} without a \
+        "{changes} for {} mapping changes, {calls} in {} calls to the pager, {freezer} in the freezer, {} without a \
          CPU between faults",
         lost.changes,
         lost.calls,
@@ -419,14 +421,14 @@ fn lost(lost: &Lost, kept_off_ns: u64) -> String {
 fn cpu(cpu: &Cpu) -> String {
     let us = |us: u64| time(us * 1000);
     format!(
-        "{} pager ({} faults, {} kswapd, {} monitor, {} rest), {} agents, {} front",
+        "{} pager ({} faults, {} kswapd, {} monitor, {} rest), {} agents, {} supervisor",
         us(cpu.pager_us),
         us(cpu.faults_us),
         us(cpu.kswapd_us),
         us(cpu.monitor_us),
-        us(cpu.door_us + cpu.rest_us),
+        us(cpu.listener_us + cpu.rest_us),
         us(cpu.agents_us),
-        us(cpu.front_us)
+        us(cpu.supervisor_us)
     )
 }
 

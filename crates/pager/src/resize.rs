@@ -1,16 +1,18 @@
-//! What a run may have is changed while it lasts (`ebb set`).
+//! Changes the limits of a run while it lasts (`ebb set`).
 //!
-//! The monitor takes one wish after another and carries it out, a step at each look.
+//! The monitor takes one request after another and carries it out, one step in each tick.
 //!
-//! * RESIZE-1: more takes effect at once.
-//! * RESIZE-2: less comes in steps of a 128th, each begun when the tree is within the one before: what is over the limit for
-//!   that is less than the brake holds anybody for.
-//! * RESIZE-3: a step to which the tree comes no nearer for a while ([`Patience::Resize`]) is taken back, and who asked is told how far it went. That
-//!   is less than a run is given before it is out of memory: none is ended for a wish.
-//!   What is to be kept (`keep=1`: `ebb attach`, whose process holds now what it may let go of later) is tried again, after
-//!   [`AGAIN`] and then less and less often, until somebody says another limit.
-//! * RESIZE-4: a wish whose words are not all understood changes nothing.
-//! * RESIZE-5: while a run is given back (`detach.rs`) nothing changes its limit, which is lifted; what is under way waits.
+//! * RESIZE-1: a raised limit takes effect at once.
+//! * RESIZE-2: a limit falls in steps of a 128th. A step begins when the tree is within the one
+//!   before. The excess over the limit in between is too small for the freezer to act.
+//! * RESIZE-3: if the tree makes no progress towards a step for a while ([`Patience::Resize`]), the
+//!   step is undone, and the client learns how far the limit fell. That is less time than a run
+//!   gets before it is out of memory, so no request ends a run. With `keep=1` the limit is tried
+//!   again, after [`AGAIN`] and then less and less often, until a client sets another limit. `ebb
+//!   attach` uses this, because its process holds memory that it may release later.
+//! * RESIZE-4: a request with an invalid word changes nothing.
+//! * RESIZE-5: while a run is detached (`detach.rs`), its limit is lifted and nothing changes it. A
+//!   step under way waits.
 
 use crate::config::MEMORY_MIN_BYTES;
 use crate::detach;
@@ -25,26 +27,26 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How soon what could not be had is tried again, and how seldom at last (RESIZE-3).
+/// First and longest pause before a failed limit is tried again (RESIZE-3).
 const AGAIN: Duration = Duration::from_secs(2);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Asks for the end of a run that was attached to.
+/// Request to end a run that was attached to.
 pub const DETACH: &str = "detach";
-/// A step, as a share of the limit, and the least of it in pages (RESIZE-2).
+/// Step as a share of the limit, and smallest step in pages (RESIZE-2).
 const STEP_SHARE: u64 = 128;
 const STEP_MIN: u64 = if cfg!(test) { 8 } else { 256 };
 
-/// How often a limit that is found is told of while it changes little.
+/// Interval at which small changes of a limit found by `PressureTarget` are reported.
 const FOUND_EVERY: Duration = Duration::from_secs(10);
 
-/// What is wanted, in bytes.
+/// Requested limits, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Wish {
     max: Option<u64>,
-    /// `u64::MAX` is none.
+    /// `u64::MAX` removes the limit.
     high: Option<u64>,
     ram: Option<u64>,
-    /// If the limit cannot be had now, it is later.
+    /// Whether to try the limit again later if it cannot be reached now.
     keep: bool,
 }
 
@@ -77,7 +79,7 @@ impl Wish {
     }
 }
 
-/// Wishes for the monitor, each with the line its answer goes to.
+/// Requests for the monitor, each with the connection for its answer.
 #[derive(Debug, Default)]
 pub struct Wishes(Mutex<VecDeque<(Wish, Box<dyn Connection>)>>);
 
@@ -86,7 +88,8 @@ impl Wishes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((wish, line));
     }
 
-    /// So many pages are to be the limit, simulated: of less memory than a wish may ask for.
+    /// Requests a simulated limit of `max` pages. It may be smaller than a real request may ask
+    /// for.
     #[cfg(test)]
     pub fn add_pages(&self, max: u64, keep: bool, line: Box<dyn Connection>) {
         self.add(Wish { max: Some(max * PAGE_SIZE as u64), keep, ..Wish::default() }, line);
@@ -97,7 +100,7 @@ impl Wishes {
     }
 }
 
-/// Takes a wish. What is to be reclaimed at once is kswapd's work.
+/// Takes a request of a client. Reclaim at once is kswapd's work.
 pub fn asked(pager: &Pager, request: &str, line: Box<dyn Connection>) -> std::io::Result<()> {
     if request == DETACH {
         return detach::asked(pager, line);
@@ -113,34 +116,34 @@ pub fn asked(pager: &Pager, request: &str, line: Box<dyn Connection>) -> std::io
             pager.monitor.raise();
             Ok(())
         }
-        // Who takes no answer gets none.
+        // A client that cannot take the answer now gets none.
         Err(reason) => line.say(format!("{REFUSED}{reason}").as_bytes()),
     }
 }
 
-/// Less is wanted, and the way there is not over.
+/// A fall of the limit that is under way.
 #[derive(Debug)]
 struct UnderWay {
-    /// Pages wanted.
+    /// Limit requested, in pages.
     target: u64,
-    /// The limit before the last step.
+    /// Limit before the last step, in pages.
     reached: u64,
-    /// The least that was used since.
+    /// Smallest number of used pages since the step began.
     least: u64,
-    /// When that was, or the step began.
+    /// Time of that smallest number, or of the start of the step.
     since: Moment,
-    /// The limit when it began.
+    /// Limit at the start, in pages.
     from: u64,
-    /// Who waits for the answer. Nobody where it is tried again.
+    /// Connection of the waiting client; None for a repeated attempt.
     line: Option<Box<dyn Connection>>,
-    /// After how long it is to be tried again, if it is.
+    /// Pause before the next attempt, if there is to be one.
     again: Option<Duration>,
 }
 
-/// A limit that could not be had, and is to be (RESIZE-3).
+/// A limit that could not be reached and is to be tried again (RESIZE-3).
 #[derive(Debug)]
 struct Kept {
-    /// Pages.
+    /// Limit requested, in pages.
     target: u64,
     at: Instant,
     pause: Duration,
@@ -152,23 +155,23 @@ impl UnderWay {
     }
 }
 
-/// The monitor's part.
+/// The monitor's part of resizing.
 #[derive(Debug)]
 pub struct Resize {
     under_way: Option<UnderWay>,
     kept: Option<Kept>,
-    /// Where reclaim is to aim, in pages, if that was said.
+    /// Goal of reclaim in pages, if it is set.
     high: Option<u64>,
-    /// The most that compressed memory may take, in bytes, if that was said.
+    /// Maximum size of compressed memory in bytes, if it is set.
     ram: Option<u64>,
-    /// Who finds the limit, if nobody says it.
+    /// Controller that adjusts the limit, unless a client sets it.
     target: Option<PressureTarget>,
-    /// The limit found that was told of last, and when.
+    /// Time of the last report of a found limit, and that limit in pages.
     told: (Duration, u64),
 }
 
 impl Resize {
-    /// As the run began.
+    /// Creates the state at the start of the run.
     pub fn new(pager: &Pager) -> Self {
         let high = pager.config.memory_high_bytes.map(|bytes| bytes / PAGE_SIZE as u64);
         let max = pager.config.memory_max_bytes / PAGE_SIZE as u64;
@@ -184,7 +187,8 @@ impl Resize {
         }
     }
 
-    /// One look. True while there is more to do, and looks are wanted often.
+    /// Performs one step. Returns true while there is more to do and the next tick should come
+    /// soon.
     pub fn look(&mut self, pager: &Pager) -> bool {
         if pager.detach.is_on() {
             return self.under_way.is_some();
@@ -192,7 +196,7 @@ impl Resize {
         if let Some(way) = self.under_way.take() {
             self.go_on(pager, way);
         } else if let Some((wish, line)) = pager.wishes.next() {
-            // Who says a limit has it.
+            // A limit set by a client ends the automatic adjustment.
             self.target = self.target.take().filter(|_| wish.max.is_none());
             self.kept = self.kept.take().filter(|_| wish.max.is_none());
             self.begin(pager, wish, line);
@@ -200,7 +204,8 @@ impl Resize {
             self.try_again(pager, &kept);
         } else if let Some(target) = &mut self.target {
             let at = pager.clock.since(pager.started);
-            // From the touch to running again: the stalls of the pressure file are a part of it.
+            // The loss lasts from the fault until the thread runs again. The stalls of the pressure
+            // file are a part of it.
             let lost_us = pager.waited().1 / 1000;
             let (limit, used) = {
                 let resident = pager.resident();
@@ -238,7 +243,7 @@ impl Resize {
         }
     }
 
-    /// It may be that more can leave by now.
+    /// Tries a failed limit again, because more pages may be able to leave by now.
     fn try_again(&mut self, pager: &Pager, kept: &Kept) {
         let now = pager.resident().zone.limit();
         if now > kept.target {
@@ -260,7 +265,7 @@ impl Resize {
                 return way.line.iter().for_each(|line| say(&**line, DONE));
             }
             if limit < way.from {
-                // It was worth the while.
+                // The attempt made progress.
                 way.again = way.again.map(|_| AGAIN);
             }
             way.reached = limit;
@@ -297,7 +302,7 @@ impl Resize {
         });
     }
 
-    /// The limit was found to be another one: told of when it is by an eighth, or once in ten seconds.
+    /// Reports a limit found by the controller if it changed by an eighth, or once in ten seconds.
     fn tell_found(&mut self, pager: &Pager, at: Duration, limit: u64) {
         let (when, last) = self.told;
         if limit.abs_diff(last) >= last / 8 || (limit != last && at >= when + FOUND_EVERY) {
@@ -321,7 +326,7 @@ impl Resize {
     }
 }
 
-/// The limit is another one now; so many pages were wanted.
+/// Reports a changed limit as an event; `wanted` is the requested number of pages.
 fn tell(pager: &Pager, by: By, wanted: u64) {
     let (memory_max_bytes, memory_high_bytes) = pager.limits();
     pager.note_run(&Event::LimitChanged {
@@ -333,7 +338,7 @@ fn tell(pager: &Pager, by: By, wanted: u64) {
     });
 }
 
-/// Who asked may have left.
+/// Answers the client, which may have left.
 fn say(line: &dyn Connection, text: &str) {
     let _ = line.say(text.as_bytes());
 }

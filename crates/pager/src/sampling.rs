@@ -1,14 +1,17 @@
-//! Sampling: how soon pages are used again, those that stay where they are among them (`ebb run --sample`, `ebb fit`).
+//! Measures how soon pages are used again, including pages that stay resident (`ebb run --sample`,
+//! `ebb fit`).
 //!
-//! A sample of pages is taken out of the program's sight again and again, so that each use of one is a touch that the
-//! pager hears of ([`ebb_mm::observe::reuse`] makes a curve of it). The others come under management and stay where they are.
+//! The pager hides a sample of pages from the program again and again, so that each use of one is a
+//! fault. [`ebb_mm::observe::reuse`] makes a curve of these. The other pages come under management
+//! and stay visible.
 //!
-//! * SAMPLING-1: a page that is used often stays in sight for a while each time. It is taken as used until it is taken out of sight, and
-//!   its next use counts from there: the curve says too little of sizes below what stays in sight ([`Found::grain_bytes`]).
-//! * SAMPLING-2: that while is as long as it takes for the touches of the sample to be few ([`TOUCHES_MAX`]); if that is not enough, the
-//!   sample gets smaller. Rounds take little of the time ([`SHARE`]).
+//! * SAMPLING-1: a page in frequent use stays visible for a while each time. It counts as used
+//!   until it is hidden, and the time to its next use starts there. So the curve shows too few
+//!   misses for sizes below the number of visible pages ([`Found::grain_bytes`]).
+//! * SAMPLING-2: the visible time grows until the sample causes few faults ([`TOUCHES_MAX`]). If
+//!   that is not enough, the sample shrinks. Rounds take little of the time ([`SHARE`]).
 //!
-//! Lock order: a leaf.
+//! Lock order: this lock is a leaf.
 
 use ebb_mm::observe::reuse::Reuse;
 use ebb_mm::types::{MmId, PAGE_SIZE, Vpn};
@@ -16,40 +19,41 @@ use serde::Serialize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Pages of the sample: 1 GiB in one page of 64.
+/// Maximum number of pages in the sample: 1 GiB with one page of 64.
 const PAGES_MAX: usize = 4096;
-/// It begins with one page in 16.
+/// The sample begins with one page in 16 (`1 << SHIFT_FIRST`).
 const SHIFT_FIRST: u32 = 4;
-/// Touches of the sample in a second, about: some percent of the program's time.
+/// Approximate maximum number of faults of the sample in a second. They cost some percent of the
+/// program's time.
 const TOUCHES_MAX: f64 = 3000.0;
-/// Between two rounds, at least.
+/// Minimum time between two rounds.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// How long a page stays in sight, at most.
+/// Maximum time for which a page stays visible.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Between two rounds, at most.
+/// Maximum time between two rounds.
 const ROUND_MAX: Duration = Duration::from_secs(1);
-/// A sample of fewer pages says little.
+/// Minimum number of pages in the sample. A smaller sample shows little.
 const PAGES_MIN: usize = 256;
-/// How often touches are counted.
+/// Interval at which the fault rate is computed.
 const COUNT: Duration = Duration::from_millis(100);
-/// A round may take one part in so many of the time.
+/// Rounds take at most one part in this many of the time.
 const SHARE: u32 = 20;
 
-/// The curve of a run.
+/// The reuse curve of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
-    /// One page in so many was in the sample at the end.
+    /// One page in this many was in the sample at the end.
     pub one_in: u64,
-    /// First uses of pages, and later ones, as many as the sample stands for.
+    /// First uses of pages and later uses, scaled up from the sample.
     pub first_uses: u64,
     pub later_uses: u64,
-    /// Smaller sizes miss more often than the curve says (SAMPLING-1).
+    /// Sizes below this miss more often than the curve shows (SAMPLING-1).
     pub grain_bytes: u64,
-    /// How often a memory of a size would have missed, smallest first.
+    /// Misses of memories of several sizes, smallest first.
     pub curve: Vec<Point>,
 }
 
-/// How often a memory of a size would have missed, first uses left out.
+/// Misses of a memory of one size, without first uses.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Point {
     pub bytes: u64,
@@ -58,7 +62,7 @@ pub struct Point {
     pub error: u64,
 }
 
-/// See the head of the file.
+/// Sampling state of a run.
 #[derive(Debug)]
 pub struct Sampling {
     state: Mutex<State>,
@@ -68,33 +72,33 @@ pub struct Sampling {
 struct State {
     reuse: Reuse,
     began: Instant,
-    /// When the last round was over, and how long until the next.
+    /// End of the last round, and the time until the next.
     last: Instant,
     round: Duration,
-    /// How long a page that is used often stays in sight.
+    /// Time for which a page in frequent use stays visible.
     pause: Duration,
-    /// Touches of the sample, and since when.
-    touches: u64,
+    /// Faults of the sample since `counted`.
+    faults: u64,
     counted: Instant,
-    /// Rounds, and pages in sight in each, in all.
+    /// Number of rounds, and visible pages summed over all rounds.
     rounds: u64,
     in_sight: u64,
 }
 
 impl State {
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     fn at(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.began).as_nanos() as u64
     }
 }
 
-/// The number of a page among those of all address spaces.
+/// Returns a page number that is unique over all address spaces.
 fn number(mm: MmId, vpn: Vpn) -> u64 {
     u64::from(mm.0) << 36 | vpn.0
 }
 
 impl Sampling {
-    /// Nothing seen yet.
+    /// Creates the state of a run without any faults.
     pub fn new(now: Instant) -> Self {
         let reuse = Reuse::new(PAGES_MAX, SHIFT_FIRST);
         let state = State {
@@ -103,7 +107,7 @@ impl Sampling {
             last: now,
             round: ROUND_MIN,
             pause: ROUND_MIN,
-            touches: 0,
+            faults: 0,
             counted: now,
             rounds: 0,
             in_sight: 0,
@@ -115,22 +119,22 @@ impl Sampling {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A page is touched; `fresh` if it holds nothing yet.
+    /// Records a fault on a page; `fresh` if the page is empty yet.
     pub fn note(&self, mm: MmId, vpn: Vpn, fresh: bool, now: Instant) {
         let mut state = self.lock();
         let at = state.at(now);
         if state.reuse.touch(number(mm, vpn), fresh, at) {
-            state.touches += 1;
+            state.faults += 1;
         }
     }
 
-    /// How long until the next round.
+    /// Returns the time until the next round.
     pub fn pause(&self, now: Instant) -> Duration {
         let state = self.lock();
         state.round.saturating_sub(now.saturating_duration_since(state.last))
     }
 
-    /// Which of some pages, visible to the program, are to be taken out of its sight now.
+    /// Returns those of the visible `pages` that are to be hidden now.
     pub fn choose(&self, mm: MmId, pages: impl Iterator<Item = Vpn>, now: Instant) -> Vec<Vpn> {
         let mut state = self.lock();
         let (at, pause) = (state.at(now), state.pause.as_nanos() as u64);
@@ -148,13 +152,13 @@ impl Sampling {
         chosen
     }
 
-    /// The address spaces have so many pages.
+    /// Sets the number of pages of all address spaces.
     pub fn set_pages(&self, pages: u64) {
         self.lock().reuse.set_pages(pages);
     }
 
-    /// Pages of the sample are about to be taken out of sight. Who came with others, or was there before, is used for the
-    /// first time.
+    /// Notes that pages of the sample are about to be hidden. A page that arrived with others, or
+    /// existed before, counts as used for the first time.
     pub fn hide(&self, pages: &[(MmId, Vpn)], now: Instant) {
         let mut state = self.lock();
         let at = state.at(now);
@@ -162,7 +166,7 @@ impl Sampling {
         state.reuse.hide(&pages, at);
     }
 
-    /// A round is over, that began at `began`.
+    /// Ends a round that began at `began`.
     pub fn end_round(&self, began: Instant, now: Instant) {
         let mut state = self.lock();
         let took = now.saturating_duration_since(began);
@@ -172,7 +176,7 @@ impl Sampling {
         if elapsed < COUNT {
             return;
         }
-        let rate = state.touches as f64 / elapsed.as_secs_f64();
+        let rate = state.faults as f64 / elapsed.as_secs_f64();
         state.pause = match rate {
             rate if rate > TOUCHES_MAX => state.pause.mul_f64(1.5).min(PAUSE_MAX),
             rate if rate < TOUCHES_MAX / 2.0 => state.pause.mul_f64(0.75).max(ROUND_MIN),
@@ -182,10 +186,10 @@ impl Sampling {
         if most && state.reuse.len() > PAGES_MIN {
             state.reuse.thin();
         }
-        (state.counted, state.touches) = (now, 0);
+        (state.counted, state.faults) = (now, 0);
     }
 
-    /// What was seen.
+    /// Returns the results.
     pub fn found(&self) -> Found {
         let state = self.lock();
         let (first_uses, later_uses) = state.reuse.uses();
@@ -209,16 +213,17 @@ mod tests {
     use super::*;
     use crate::seam::Clock;
 
-    /// Many touches keep pages in sight for longer, and then make the sample smaller; few bring all of that back but the last. A
-    /// long round keeps off the next.
+    /// Shows that many faults keep pages visible longer, and then shrink the sample. With few
+    /// faults the visible time falls again, but the sample stays small. A long round delays the
+    /// next.
     #[test]
     fn the_touches_of_the_sample_stay_few() {
         let began = Clock::simulated().now();
         let sampling = Sampling::new(began);
         let mut now = began;
-        let mut round = |touches: u64, took: Duration| {
+        let mut round = |faults: u64, took: Duration| {
             now += COUNT;
-            sampling.lock().touches = touches;
+            sampling.lock().faults = faults;
             sampling.end_round(now, now + took);
             now += took;
             let pause = sampling.lock().pause;

@@ -1,27 +1,30 @@
-//! When it is looked for which process an address space is.
+//! Decides when the pager searches for the process of an address space.
 //!
-//! A search costs a page, and time for each process there is.
+//! A search costs a page, and time for each existing process.
 //!
-//! * SEARCH-1: Each search is later than the one before: at twice the age. Where a thread has waited for [`LATE_MS`]
-//!   the next comes, and one a second until one has looked at every process.
-//! * SEARCH-2: No page is lost for want of its process unless a search has failed that began after the touch.
+//! * SEARCH-1: each search comes at twice the age of the one before. If a thread has waited for
+//!   [`LATE_MS`], the next search starts at once, and then one a second until one has examined
+//!   every process.
+//! * SEARCH-2: no page is lost for an unidentified process unless a search that began after the
+//!   fault has failed.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A thread that has waited for so long has its process sought.
+/// Waiting time of a thread after which its process is searched for, in milliseconds.
 const LATE_MS: u64 = 1000;
 
-/// The searches for one process. All times are its age, in milliseconds and never 0.
+/// Searches for one process. All times are the age of its address space in milliseconds, at least
+/// 1.
 #[derive(Debug, Default)]
 pub struct Search {
-    /// When the last began; 0: none has.
+    /// Start of the last search; 0 if there was none.
     begun: AtomicU64,
-    /// When the last that failed began.
+    /// Start of the last failed search.
     failed: AtomicU64,
 }
 
 impl Search {
-    /// Begins one, if it is time, for a thread that waits since `touched`. SEARCH-1.
+    /// Begins a search if one is due, for a thread that waits since `touched`. SEARCH-1.
     pub fn begin(&self, now: u64, touched: u64) -> bool {
         let last = self.begun.load(Relaxed);
         let late = touched.max(last) + LATE_MS;
@@ -32,12 +35,12 @@ impl Search {
         due
     }
 
-    /// A search that began then has looked at every process, and it was none of them.
+    /// Notes that a search that began at `began` has examined every process and found none.
     pub fn fail(&self, began: u64) {
         self.failed.fetch_max(began, Relaxed);
     }
 
-    /// Whether one has failed that began after a touch. SEARCH-2.
+    /// Whether a search that began after `touched` has failed. SEARCH-2.
     pub fn has_failed_since(&self, touched: u64) -> bool {
         self.failed.load(Relaxed) > touched
     }
@@ -54,8 +57,8 @@ mod tests {
         assert_eq!(begun, (0..15).map(|n| 1 << n).collect::<Vec<u64>>());
     }
 
-    /// A process was sought a minute after it was born, and then for a minute no more. A page that was touched in that minute
-    /// was lost although nobody had looked.
+    /// Shows that a waiting thread causes a search within a second, long before the age has
+    /// doubled. Otherwise a page would be lost although no search had looked.
     #[test]
     fn a_thread_that_waits_has_its_process_sought_within_a_second() {
         let search = Search::default();

@@ -1,9 +1,10 @@
-//! The pager process: what its threads share, its start and its end.
+//! Pager process: the state shared by its threads, its start and its end.
 
 use crate::account::Account;
 use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::{self, Counters};
+use crate::cpu_follow::{CPUS_MAX, CpuFollow};
 use crate::detach::{self, Detach};
 use crate::events::{Event, Events, Why};
 use crate::limits::SLICE_PAGES;
@@ -20,14 +21,13 @@ use crate::resize::Wishes;
 use crate::sampling::Sampling;
 use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
-use crate::solo::{CPUS_MAX, Solo};
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
 use crate::view::{self, Looks};
-use crate::{door, errand, faults, inject, monitor, reclaim, report, spin};
+use crate::{faults, inject, listener, monitor, reclaim, report, slow_work, spin};
 use ebb_mm::engine::{Engine, Evidence};
 use ebb_mm::folio::MM_END;
-use ebb_mm::reclaim::{Asked, Desk};
+use ebb_mm::reclaim::{Asked, WakeRequests};
 use ebb_mm::resident::{Dropped, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::{Notice, Store};
@@ -46,50 +46,52 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// The exit status of a run that Ebb did not let go on.
+/// Exit status of a run that Ebb has ended.
 const FAILED: i32 = 125;
-/// How often it is looked whether a program that has stopped goes on.
+/// Interval at which the pager checks whether a stopped program has been continued.
 const STOPPED_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// What front and pager tell each other, one JSON message each.
+/// Messages between supervisor and pager, one JSON message each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FrontMessage {
-    /// Front: this is the run.
+pub enum SupervisorMessage {
+    /// Supervisor: the settings of the run.
     Start(Box<Config>),
-    /// Pager: agents may come.
+    /// Pager: agents may connect.
     Ready,
-    /// Either: it cannot be done.
+    /// Either: the request cannot be carried out.
     Failed(String),
-    /// Front: the program runs as this process.
+    /// Supervisor: the program runs as this process.
     Running(u32),
-    /// Front: the program is this process, which runs already. Pager: `Ready`, or `Failed`.
+    /// Supervisor: attach to this running process. The pager answers `Ready` or `Failed`.
     Attach(u32),
-    /// Front: give it back. Pager: `Reported`, or `Failed`, and it goes on.
+    /// Supervisor: detach from the program. The pager answers `Reported`; or `Failed`, and the run
+    /// goes on.
     Detach,
-    /// Front: the program has stopped, and it will.
+    /// Supervisor: the program has stopped, and the supervisor will stop, too.
     Stopping,
-    /// Front: it has been continued.
+    /// Supervisor: it has been continued.
     GoesOn,
-    /// Front: every process has ended; the program's own exit status (as a shell shows it).
+    /// Supervisor: every process has ended. Carries the program's exit status (as a shell shows
+    /// it).
     Ended(i32),
-    /// Front: the program that it is not the parent of has ended, with this status if that can be known. Others of the run
-    /// may go on.
+    /// Supervisor: the program, which is not its child, has ended, with this status if it is known.
+    /// Other processes of the run may go on.
     Left(Option<i32>),
     /// Pager: the report is written.
     Reported {
-        /// Ebb failed the program: the exit status is 125.
+        /// Whether Ebb failed the program. The exit status is then 125.
         failed: bool,
     },
 }
 
-impl FrontMessage {
-    /// Sends it.
+impl SupervisorMessage {
+    /// Sends the message.
     pub fn send(&self, socket: &Socket) -> std::io::Result<()> {
         socket.send(&serde_json::to_vec(self)?, &[])
     }
 
-    /// Receives one; an error if the other end is gone.
+    /// Receives a message. Returns an error if the other end is gone.
     pub fn receive(socket: &Socket) -> std::io::Result<Self> {
         let mut bytes = vec![0; 64 * 1024];
         let got = socket.receive(&mut bytes, &mut Vec::new())?;
@@ -100,32 +102,32 @@ impl FrontMessage {
     }
 }
 
-/// The first number of an address space: tokens of smaller ones have a meaning of their own.
+/// Smallest number of an address space. Epoll keys of smaller numbers have other meanings.
 const MM_FIRST: u32 = 2;
 
-/// Token of the wake-up eventfd in the epoll set.
-pub const TOKEN_WAKE: u64 = 0;
-/// Token of the store's completions.
-pub const TOKEN_STORE: u64 = 4;
+/// Epoll key of the wakeup eventfd.
+pub const EPOLL_KEY_WAKE: u64 = 0;
+/// Epoll key of the store's completions.
+pub const EPOLL_KEY_STORE: u64 = 4;
 
-/// Token of an address space's userfaultfd.
-pub fn token_uffd(mm: MmId) -> u64 {
+/// Returns the epoll key of an address space's userfaultfd.
+pub fn epoll_key_uffd(mm: MmId) -> u64 {
     (u64::from(mm.0) << 2) | 1
 }
 
-/// Token of an agent's connection.
-pub fn token_link(mm: MmId) -> u64 {
+/// Returns the epoll key of an agent's connection.
+pub fn epoll_key_link(mm: MmId) -> u64 {
     (u64::from(mm.0) << 2) | 2
 }
 
-/// What a pager stands on.
+/// Environment of a pager: real or simulated.
 pub struct World {
     pub clock: Clock,
     pub host: Box<dyn Host>,
     pub store: Box<dyn Storage>,
 }
 
-/// The resident set of the engine, which is locked as long as it is looked at.
+/// The engine's resident set, locked while this value lives.
 pub struct Set<'a>(MutexGuard<'a, Engine>);
 
 impl Deref for Set<'_> {
@@ -142,7 +144,7 @@ impl DerefMut for Set<'_> {
     }
 }
 
-/// What the threads share.
+/// State shared by all threads of the pager.
 pub struct Pager {
     pub config: Config,
     pub clock: Clock,
@@ -154,74 +156,75 @@ pub struct Pager {
     pub account: Account,
     pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
     next_mm: AtomicU32,
-    /// Children of forks that have not greeted yet.
+    /// Children of forks that have not said hello yet.
     pub forked: Mutex<Vec<Arc<Mm>>>,
     pub fork_seen: Signal,
-    /// Those that ask for an agent.
+    /// Processes that ask for an agent.
     pub candidates: Candidates,
     pub epoll: OwnedFd,
-    /// What the fault threads of single CPUs look at: address spaces alone.
+    /// Epoll sets of the fault threads that belong to one CPU each; they hold userfaultfds only.
     pub epoll_beside: Vec<OwnedFd>,
     wake: OwnedFd,
     pub kswapd: Signal,
-    /// Where those who are short of memory ask kswapd for more.
-    pub desk: Desk,
+    /// Requests for memory to kswapd.
+    pub wake_requests: WakeRequests,
     pub monitor: Signal,
-    /// Areas are brought under management.
+    /// Whether areas are brought under management.
     pub managing: AtomicBool,
-    /// The kernel is to make no huge pages: said a little before that.
+    /// Whether the kernel is to make no more huge pages. Set a little before `managing`.
     pub small: AtomicBool,
-    /// Faults that wait for memory.
-    pub starving: AtomicU32,
-    /// Faults that wait for anything that is no page: memory, the end of a batch or of a change.
+    /// Number of faults that wait for memory.
+    pub memory_stalled: AtomicU32,
+    /// Number of faults that wait for something other than a page: memory, the end of a batch or of
+    /// a change.
     pub waiting: AtomicU32,
-    /// When the one that has waited longest began to ([`patience::Moment::ms`]); 0: none does.
+    /// Start of the longest wait for memory ([`patience::Moment::ms`]); 0 if no fault waits.
     pub starved_since_ms: AtomicU64,
-    /// Threads held by the brake.
-    pub held: AtomicU32,
-    /// Since when it has held the one that it holds for longest, as `starved_since_ms`.
-    pub held_since_ms: AtomicU64,
+    /// Number of threads frozen by the freezer.
+    pub frozen: AtomicU32,
+    /// Start of the longest freeze under way, in the unit of `starved_since_ms`.
+    pub frozen_since_ms: AtomicU64,
     pub program: AtomicU32,
-    /// The front process.
-    pub front: u32,
+    /// Process number of the supervisor.
+    pub supervisor: u32,
     pub lineage: Lineage,
-    /// Ends who waits for this process in the kernel when it ends.
+    /// Kills the tied processes when this process ends, even while they wait for it in the kernel.
     pub lifeline: Lifeline,
     pub detach: Detach,
     pub ending: AtomicBool,
-    /// The run is ended by killing its processes.
+    /// Whether the run is being ended by killing its processes.
     pub killing: AtomicBool,
     pub resident_history: Mutex<report::History>,
-    /// A process that shared pages has ended: what the others share must be counted again.
+    /// Whether a process that shared pages has ended. The sharing must then be counted again.
     pub sharing_changed: AtomicBool,
-    pub solo: Solo,
+    pub cpu_follow: CpuFollow,
     pub pressure: Arc<Pressure>,
     pub unmanaged: Unmanaged,
-    /// The run was found to thrash.
+    /// Set if the run was found to thrash.
     pub thrashing: OnceLock<Finding>,
-    /// What `ebb lru-gen` wants done.
+    /// Commands of `ebb lru-gen` for kswapd.
     pub requests: Requests,
-    /// What the run is to have instead, for the monitor.
+    /// New limits requested from the monitor.
     pub wishes: Wishes,
-    /// Who wants to see where pages are.
+    /// Views requested by `ebb top`.
     pub looks: Looks,
     pub recorder: Option<Recorder>,
-    /// How soon pages are used again, if that is wanted.
+    /// Measures how soon pages are used again, if that is requested.
     pub sampling: Option<Sampling>,
-    /// Who wants to know what happens.
+    /// Writer of events, if the user wants them.
     pub events: Option<Events>,
-    /// Held while the program is being killed by a lost page and that is said.
+    /// Locked while a lost page kills the program and the message about it is written.
     pub last_words: Mutex<()>,
     complained: AtomicU32,
 }
 
 impl Pager {
-    pub fn new(config: Config, world: World, front: u32) -> std::io::Result<Self> {
+    pub fn new(config: Config, world: World, supervisor: u32) -> std::io::Result<Self> {
         let World { clock, host, store } = world;
         let new_epoll = || epoll::create(epoll::CreateFlags::CLOEXEC);
         let epoll = new_epoll()?;
         let cpus = CpuSet::of_this_thread().map_or(0, |cpus| cpus.count() as usize);
-        let beside = if config.solo && cpus > 1 && cpus <= CPUS_MAX { cpus } else { 0 };
+        let beside = if config.cpu_follow && cpus > 1 && cpus <= CPUS_MAX { cpus } else { 0 };
         let epoll_beside = (0..beside).map(|_| new_epoll()).collect::<Result<_, _>>()?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
@@ -231,10 +234,11 @@ impl Pager {
             config.events.as_deref().map(|path| Events::new(path, messages::say)).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
         let lineage = Lineage::new(config.root, config.tree)?;
-        let engine = Engine::new(pages, high, tunables, Evidence::Cooling)
-            .with_cool_most(config.cool_permille)
+        let engine = Engine::new(pages, high, tunables, Evidence::Standby)
+            .with_standby_most(config.standby_permille)
             .with_split(config.split());
-        // A budget that is near from the start is so for the first page of the program, whenever the monitor begins to look.
+        // If the budget is close from the start, managing begins before the program's first page,
+        // no matter when the monitor starts.
         let goal = engine.set.zone.high();
         let at_once = config.eager || config.sample;
         let managing = at_once || monitor::threshold(goal) == 0;
@@ -254,17 +258,17 @@ impl Pager {
             epoll_beside,
             wake,
             kswapd: Signal::default(),
-            desk: Desk::new(),
+            wake_requests: WakeRequests::new(),
             monitor: Signal::default(),
             managing: AtomicBool::new(managing),
             small: AtomicBool::new(small),
-            starving: AtomicU32::new(0),
+            memory_stalled: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             starved_since_ms: AtomicU64::new(0),
-            held: AtomicU32::new(0),
-            held_since_ms: AtomicU64::new(0),
+            frozen: AtomicU32::new(0),
+            frozen_since_ms: AtomicU64::new(0),
             program: AtomicU32::new(0),
-            front,
+            supervisor,
             lineage,
             lifeline: Lifeline::new()?,
             detach: Detach::default(),
@@ -272,7 +276,7 @@ impl Pager {
             killing: AtomicBool::new(false),
             resident_history: Mutex::default(),
             sharing_changed: AtomicBool::new(false),
-            solo: Solo::default(),
+            cpu_follow: CpuFollow::default(),
             pressure: Pressure::new(clock.clone()),
             unmanaged: Unmanaged::default(),
             thrashing: OnceLock::new(),
@@ -288,51 +292,51 @@ impl Pager {
             host,
             config,
         };
-        pager.watch(pager.wake.as_fd(), TOKEN_WAKE)?;
+        pager.watch(pager.wake.as_fd(), EPOLL_KEY_WAKE)?;
         if let Some(completions) = pager.store.completion_fd() {
-            pager.watch(completions, TOKEN_STORE)?;
+            pager.watch(completions, EPOLL_KEY_STORE)?;
         }
         Ok(pager)
     }
 
-    /// Whether a process is being put under a limit that runs already, and is not yet.
+    /// Whether the run attaches to a running process and has not finished that.
     pub fn is_attaching(&self) -> bool {
         self.config.attached && self.program.load(Relaxed) == 0
     }
 
-    /// The limit, as it is now.
+    /// Returns the current limit in bytes.
     pub fn memory_max_bytes(&self) -> u64 {
         self.resident().zone.limit() * PAGE_SIZE as u64
     }
 
-    /// The limit and where reclaim aims, in bytes, as they are now.
+    /// Returns the current limit and the goal of reclaim, in bytes.
     pub fn limits(&self) -> (u64, u64) {
         let resident = self.resident();
         let bytes = |pages: u64| pages * PAGE_SIZE as u64;
         (bytes(resident.zone.limit()), bytes(resident.zone.high()))
     }
 
-    /// The engine of the run.
+    /// Locks the engine of the run.
     pub fn engine(&self) -> MutexGuard<'_, Engine> {
         spin::lock(&self.engine)
     }
 
-    /// Its resident set.
+    /// Locks the engine and gives access to its resident set.
     pub fn resident(&self) -> Set<'_> {
         Set(self.engine())
     }
 
-    /// Has the fault thread look at `fd`.
+    /// Adds `fd` to the fault thread's epoll set.
     pub fn watch(&self, fd: impl AsFd, token: u64) -> std::io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// Has the fault thread look away from `fd`.
+    /// Removes `fd` from all epoll sets.
     pub fn unwatch(&self, fd: Option<BorrowedFd<'_>>) {
         if let Some(fd) = fd {
             for epoll in self.epoll_beside.iter().chain([&self.epoll]) {
-                // It may have been closed or removed already, or is of no interest to this one.
+                // The descriptor may be closed or removed already, or may not be in this set.
                 let _ = epoll::delete(epoll, fd);
             }
         }
@@ -344,41 +348,41 @@ impl Pager {
         matches!(poll(&mut epoll, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
     }
 
-    /// Wakes the fault thread: memory became free, or something else changed.
+    /// Wakes the fault thread because memory became free, or something else changed.
     pub fn wake_faults(&self) {
         // A full counter is as good as a raised one.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Asks kswapd for memory. It is woken unless there is enough.
+    /// Asks kswapd for memory. Wakes it unless there is enough.
     pub fn wake_kswapd(&self) {
-        match self.engine().ask(&self.desk) {
-            // Awake, it may be waiting for something to become reclaimable.
+        match self.engine().ask(&self.wake_requests) {
+            // An awake kswapd may be waiting for a page to become reclaimable.
             Asked::Wake | Asked::Recorded => self.kswapd.raise(),
             Asked::LetSleep => {}
         }
     }
 
-    /// Something has changed that touches may wait for: wakes the fault thread if any do.
+    /// Wakes the fault thread if faults wait, because something changed that they may wait for.
     pub fn wake_if_waiting(&self) {
         if self.waiting.load(Relaxed) > 0 {
             self.wake_faults();
         }
     }
 
-    /// Clears the wake-up.
+    /// Clears the wakeup eventfd.
     pub fn clear_wake(&self) {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut counter);
     }
 
-    /// Most pages fetched ahead at once: few beside the budget.
+    /// Returns the maximum number of pages in a readahead window, a small share of the budget.
     pub fn window_max(&self) -> u32 {
         let share = self.config.memory_max_bytes / PAGE_SIZE as u64 / 128;
         share.min(u64::from(self.config.readahead_pages)) as u32
     }
 
-    /// A number no address space has.
+    /// Returns a number that no address space has.
     pub fn new_mm_id(&self) -> MmId {
         loop {
             let id = MmId(self.next_mm.fetch_add(1, Relaxed) % MM_END);
@@ -388,37 +392,37 @@ impl Pager {
         }
     }
 
-    /// The address spaces.
+    /// Returns all address spaces.
     pub fn mms(&self) -> Vec<Arc<Mm>> {
         self.mms.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// The address space of this number.
+    /// Returns the address space with this number.
     pub fn mm(&self, id: MmId) -> Option<Arc<Mm>> {
         self.mms.read().unwrap_or_else(PoisonError::into_inner).get(&id.0).cloned()
     }
 
-    /// Takes an address space in.
+    /// Adds an address space.
     pub fn add_mm(&self, mm: &Arc<Mm>) -> std::io::Result<()> {
         self.mms.write().unwrap_or_else(PoisonError::into_inner).insert(mm.id.0, mm.clone());
         let Some(fd) = mm.uffd.descriptor() else { return Ok(()) };
-        let token = token_uffd(mm.id);
+        let token = epoll_key_uffd(mm.id);
         for epoll in &self.epoll_beside {
             epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
         }
         self.watch(fd, token)
     }
 
-    /// Gives an agent to an address space.
+    /// Sets the link to the agent of an address space.
     pub fn attach(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
         let link = mm.link.get_or_init(|| link);
         if self.killing.load(SeqCst) {
             link.end();
         }
-        link.descriptor().map_or(Ok(()), |fd| self.watch(fd, token_link(mm.id)))
+        link.descriptor().map_or(Ok(()), |fd| self.watch(fd, epoll_key_link(mm.id)))
     }
 
-    /// The address space has ended: nothing of it is needed any more.
+    /// Removes an address space that has ended.
     pub fn drop_mm(&self, mm: &Arc<Mm>) {
         self.unwatch(mm.uffd.descriptor());
         self.unwatch(mm.link.get().and_then(Link::descriptor));
@@ -428,13 +432,14 @@ impl Pager {
             state.ended = true;
             mm.end_batch(&mut state);
         }
-        // A slice at a time: whoever waits for a page of another waits for the same books.
+        // One slice at a time, because faults of other address spaces need the lock of the resident
+        // set.
         loop {
             let mut state = mm.lock().timed();
             let Some((start, end)) = state.space.front(SLICE_PAGES) else { break };
             self.resident().forget_range(&mut state.space, start, end, &mut dropped);
         }
-        // All that it had.
+        // Takes all its pages off the count.
         let known = mm.known.load(Relaxed);
         mm.gone(&mut self.resident().zone, known.max(0).unsigned_abs());
         self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
@@ -456,7 +461,7 @@ impl Pager {
         self.wake_faults();
     }
 
-    /// Lets go in the store what nobody holds any more.
+    /// Removes pages from the store that no entry refers to any more.
     pub fn discard(&self, dropped: &Dropped) {
         if dropped.slots.is_empty() {
             return;
@@ -470,12 +475,12 @@ impl Pager {
         }
     }
 
-    /// Tells the user something, on standard error. Nobody reading it is no reason to stop.
+    /// Writes a message for the user to standard error. An unread message is no reason to stop.
     pub fn say(&self, text: &str) {
         self.host.say(text);
     }
 
-    /// Tells the user something; a flood is cut short.
+    /// Writes a message for the user, and leaves messages out after a number of them.
     pub fn complain(&self, text: &str) {
         match self.complained.fetch_add(1, Relaxed) {
             0..20 => self.say(text),
@@ -484,111 +489,113 @@ impl Pager {
         }
     }
 
-    /// Kills every process of the tree. The monitor goes on with those that were born meanwhile.
+    /// Kills every process of the tree. The monitor kills processes that were born meanwhile.
     pub fn kill_tree(&self, why: Why) {
         self.ending.store(true, SeqCst);
         if !self.killing.swap(true, SeqCst) {
             self.note_run(&Event::Killed { why });
         }
-        // Who is not found and killed in time ends by itself where it would fork.
+        // A process that is not killed in time ends by itself instead of forking.
         self.mms().iter().for_each(|mm| mm.tell_end());
         self.host.kill_tree(self);
     }
 }
 
-/// Runs the pager over its connection to the front, to the end.
-pub fn serve(front: &Socket) -> std::io::Result<()> {
-    let ended = serve_to_the_end(front);
+/// Runs the pager over its connection to the supervisor, to the end.
+pub fn serve(supervisor: &Socket) -> std::io::Result<()> {
+    let ended = serve_to_the_end(supervisor);
     messages::flush();
     ended
 }
 
-fn serve_to_the_end(front: &Socket) -> std::io::Result<()> {
-    let FrontMessage::Start(config) = FrontMessage::receive(front)? else {
-        return Err(std::io::Error::other("the front did not begin with a start message"));
+fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
+    let SupervisorMessage::Start(config) = SupervisorMessage::receive(supervisor)? else {
+        return Err(std::io::Error::other("the supervisor did not begin with a start message"));
     };
-    let front_pid = front.peer()?;
+    let supervisor_pid = supervisor.peer()?;
     process::leave_process_group();
-    let pager = match prepare(*config, front_pid) {
+    let pager = match prepare(*config, supervisor_pid) {
         Ok(pager) => pager,
-        Err(message) => return FrontMessage::Failed(message).send(front),
+        Err(message) => return SupervisorMessage::Failed(message).send(supervisor),
     };
     let listener = match ebb_sys::socket::Listener::bind(&pager.config.socket) {
         Ok(listener) => listener,
         Err(error) => {
             let path = pager.config.socket.display();
-            return FrontMessage::Failed(format!("cannot listen at {path}: {error}")).send(front);
+            return SupervisorMessage::Failed(format!("cannot listen at {path}: {error}"))
+                .send(supervisor);
         }
     };
     if let Err(error) = start(&pager, listener) {
         let limit = "a limit of processes (ulimit -u) or of the control group (pids.max)";
-        return FrontMessage::Failed(format!("cannot start a thread: {error}; see {limit}"))
-            .send(front);
+        return SupervisorMessage::Failed(format!("cannot start a thread: {error}; see {limit}"))
+            .send(supervisor);
     }
-    FrontMessage::Ready.send(front)?;
+    SupervisorMessage::Ready.send(supervisor)?;
     loop {
-        match FrontMessage::receive(front) {
-            Ok(FrontMessage::Running(pid)) => {
+        match SupervisorMessage::receive(supervisor) {
+            Ok(SupervisorMessage::Running(pid)) => {
                 pager.program.store(pid, SeqCst);
                 note_start(&pager);
             }
-            Ok(FrontMessage::Attach(pid)) => {
+            Ok(SupervisorMessage::Attach(pid)) => {
                 let way = inject::Way::of(&pager.config);
                 if let Err(error) = inject::attach(pid, &way) {
-                    return FrontMessage::Failed(error.to_string()).send(front);
+                    return SupervisorMessage::Failed(error.to_string()).send(supervisor);
                 }
                 pager.program.store(pid, SeqCst);
                 note_start(&pager);
-                FrontMessage::Ready.send(front)?;
+                SupervisorMessage::Ready.send(supervisor)?;
             }
-            Ok(FrontMessage::Detach) => match detach::run(&pager) {
-                Ok(()) => return end(&pager, front, None),
-                Err(reason) => FrontMessage::Failed(reason).send(front)?,
+            Ok(SupervisorMessage::Detach) => match detach::run(&pager) {
+                Ok(()) => return end(&pager, supervisor, None),
+                Err(reason) => SupervisorMessage::Failed(reason).send(supervisor)?,
             },
-            Ok(FrontMessage::Stopping) => watch_stopped(&pager, front),
-            Ok(FrontMessage::GoesOn) => {}
-            Ok(FrontMessage::Ended(status)) => return end(&pager, front, Some(status)),
-            Ok(FrontMessage::Left(status)) => {
-                if lineage::has_ended(&pager, front) {
-                    return end(&pager, front, status);
+            Ok(SupervisorMessage::Stopping) => watch_stopped(&pager, supervisor),
+            Ok(SupervisorMessage::GoesOn) => {}
+            Ok(SupervisorMessage::Ended(status)) => return end(&pager, supervisor, Some(status)),
+            Ok(SupervisorMessage::Left(status)) => {
+                if lineage::has_ended(&pager, supervisor) {
+                    return end(&pager, supervisor, status);
                 }
-                return without_front(&pager);
+                return without_supervisor(&pager);
             }
-            // There is nobody to be served.
-            Ok(FrontMessage::Failed(_)) => return Ok(()),
+            // The program did not start.
+            Ok(SupervisorMessage::Failed(_)) => return Ok(()),
             Ok(other) => return Err(std::io::Error::other(format!("unexpected {other:?}"))),
-            Err(_) => return without_front(&pager),
+            Err(_) => return without_supervisor(&pager),
         }
     }
 }
 
-/// Every process has ended.
-fn end(pager: &Pager, front: &Socket, status: Option<i32>) -> std::io::Result<()> {
+/// Ends the pager after every process has ended.
+fn end(pager: &Pager, supervisor: &Socket, status: Option<i32>) -> std::io::Result<()> {
     pager.ending.store(true, SeqCst);
     drop(pager.last_words.lock());
     end_recording(pager);
     let failed = pager.unmanaged.has_ended_run();
-    // Who is nobody's child here has the status that it has.
+    // With `--exec` or `ebb attach` the program's own status counts, because another process is its
+    // parent.
     let status = if failed && pager.config.root.is_none() { Some(FAILED) } else { status };
     note_end(pager, status);
-    // The report is the last.
+    // The report comes after all messages.
     messages::flush();
     if let Err(error) = report::write(pager, status) {
         pager.say(&format!("cannot write the report: {error}"));
     }
     pager.store.close();
     messages::flush();
-    FrontMessage::Reported { failed }.send(front)
+    SupervisorMessage::Reported { failed }.send(supervisor)
 }
 
-/// The front is gone: what was attached to is given back, and what was started ends.
-fn without_front(pager: &Arc<Pager>) -> std::io::Result<()> {
+/// Handles the end of the supervisor: detaches from an attached program, and ends a started one.
+fn without_supervisor(pager: &Arc<Pager>) -> std::io::Result<()> {
     if !pager.config.attached {
         abandoned(pager);
         return Ok(());
     }
     while !pager.mms().is_empty() && detach::run(pager).is_err() {
-        // Served as long as that cannot be.
+        // The pager serves the program until it can detach.
         pager.host.sleep(Duration::from_secs(1));
     }
     if let Some(events) = &pager.events {
@@ -601,11 +608,11 @@ fn without_front(pager: &Arc<Pager>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The front is gone: so is the run. Agents kill their processes when this one ends. The folder is the front's to
-/// remove, which it no longer can.
+/// Ends the run after the end of the supervisor. Agents kill their processes when this process
+/// ends. Removes the folder, because the supervisor no longer can.
 fn abandoned(pager: &Pager) {
     let wait = Wait::new(&pager.clock, Patience::Killing);
-    pager.kill_tree(Why::FrontEnded);
+    pager.kill_tree(Why::SupervisorEnded);
     while !pager.host.tree(pager).is_empty() && !wait.is_over(&pager.clock) {
         pager.host.sleep(Duration::from_millis(10));
         pager.host.kill_tree(pager);
@@ -654,25 +661,26 @@ fn end_recording(pager: &Pager) {
     }
 }
 
-/// The front stops with the program, so that a shell sees the job stop. A shell continues both; somebody else may continue
-/// the program alone, and the front must not stay behind for ever. It says when it goes on: until then it may be about to
-/// stop yet, however long that takes, and is continued again.
-fn watch_stopped(pager: &Pager, front: &Socket) {
+/// Waits until the supervisor goes on after a stop. The supervisor stops with the program, so that
+/// a shell sees a stopped job. A shell continues both. If another process continues only the
+/// program, this function continues the supervisor. The supervisor may be about to stop, however
+/// long that takes, so the signal is repeated until its message comes.
+fn watch_stopped(pager: &Pager, supervisor: &Socket) {
     let is_stopped = |pid| matches!(proc::state(pid), Some('T' | 't'));
     loop {
-        let mut says = [PollFd::new(front, PollFlags::IN)];
-        // Interrupted is as good as too early.
+        let mut says = [PollFd::new(supervisor, PollFlags::IN)];
+        // An interrupted poll only makes the check earlier.
         let _ = poll(&mut says, Some(&STOPPED_LOOK));
         if !says[0].revents().is_empty() {
             return;
         }
         if !is_stopped(pager.program.load(SeqCst)) {
-            signals::send(pager.front, signals::SIGCONT);
+            signals::send(pager.supervisor, signals::SIGCONT);
         }
     }
 }
 
-fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
+fn prepare(config: Config, supervisor: u32) -> Result<Arc<Pager>, String> {
     let tiers = ebb_swap::parse_tiers(&config.swap).map_err(|error| error.to_string())?;
     let inject = config
         .inject
@@ -690,7 +698,7 @@ fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
     let store = Store::open(&tiers, &options).map_err(|error| error.to_string())?;
     let world = World { clock: Clock::real(), host: Box::new(Machine), store: Box::new(store) };
     let pager =
-        Pager::new(config, world, front).map_err(|error| format!("cannot start: {error}"))?;
+        Pager::new(config, world, supervisor).map_err(|error| format!("cannot start: {error}"))?;
     Ok(Arc::new(pager))
 }
 
@@ -698,7 +706,7 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
     let run = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let guarded = move || {
             body();
-            // A thread of the pager that ends leaves the program without service.
+            // A pager thread that ends leaves the program without service.
             messages::say("a thread of the pager ended; the program is stopped");
             messages::exit(125);
         };
@@ -713,7 +721,7 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
     let clock = pager.clock.clone();
     run("beat", Box::new(move || patience::beat(&clock)))?;
     let (shared, its) = (pager.clone(), pending.clone());
-    run("errands", Box::new(move || errand::run(&shared, &its)))?;
+    run("slow-work", Box::new(move || slow_work::run(&shared, &its)))?;
     let shared = pager.clone();
     run("faults", Box::new(move || faults::run(&shared, &pending)))?;
     let shared = pager.clone();
@@ -723,5 +731,5 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
     let shared = pager.clone();
     run("view", Box::new(move || view::run(&shared)))?;
     let shared = pager.clone();
-    run("door", Box::new(move || door::run(&shared, &listener)))
+    run("listener", Box::new(move || listener::run(&shared, &listener)))
 }

@@ -1,19 +1,24 @@
-//! Shared memory of the tree (shm_open, memfd_create, MAP_SHARED, files on tmpfs that are mapped): it counts and
-//! cannot be stored.
+//! Counts shared memory of the tree (shm_open, memfd_create, MAP_SHARED, mapped files on tmpfs). It
+//! counts against the limit and cannot be stored.
 //!
-//! * SHARED-1: a page counts once, however many processes map it, and however often. How many pages each maps is had for
-//!   nothing; how many they are together takes a walk of the page tables, which is made at most a quarter of the
-//!   time. In between what was found then counts, less as less is mapped; of what is mapped more nobody knows
-//!   whether it is other memory or the same again, so only what one process alone maps counts until the next walk.
-//! * SHARED-2: what processes outside the tree map, too, counts by the share of the tree.
-//! * SHARED-3: a process that may not be looked into counts as if others of its kind mapped the same.
-//! * SHARED-4: a walk looks at one process after the other. What a page counts for changes while others begin to map it, or
-//!   end: a walk beside such processes may find too much. It counts only if as much was mapped after it as before. If
-//!   more was, what one process alone maps counts for each: nobody else's look can have found it, too.
-//! * SHARED-5: what is mapped more since the last walk is presumed to be new by the same share as what that found was one
-//!   process's alone. That is enough to hold who fills it until the next walk, and is counted nowhere.
-//! * SHARED-6: who fills it is held before anything waits for a lock that they have: on a busy machine one that has it may not
-//!   run for long.
+//! * SHARED-1: a page counts once, however many processes map it, and however often. The number of
+//!   mapped pages per process is cheap to read. The number of distinct pages takes a walk of page
+//!   tables, which runs at most a quarter of the time. In between the result of the last walk
+//!   counts, reduced in proportion if less is mapped. If more is mapped, it may be other memory or
+//!   the same. So until the next walk the count rises only to the largest mapping of a single
+//!   process.
+//! * SHARED-2: pages that processes outside the tree map, too, count by the share of the tree.
+//! * SHARED-3: a process that may not be inspected counts as if other such processes mapped the
+//!   same pages.
+//! * SHARED-4: a walk reads one process after the other. The share of a page changes while other
+//!   processes begin to map it, or end. So a walk beside such processes may find too much. It
+//!   counts in full only if as much was mapped after it as before. If more was mapped after it,
+//!   pages that only one process maps count, because no other reading can have found them, too.
+//! * SHARED-5: of the pages mapped since the last walk, a share is presumed to be new. It is the
+//!   share of pages that the walk found in one process alone. That is enough to freeze the
+//!   processes that fill them until the next walk. The presumed pages are counted nowhere.
+//! * SHARED-6: the processes that fill shared memory are frozen before the monitor waits for their
+//!   locks. On a busy machine a thread that holds such a lock may not run for long.
 
 use crate::mm::Mm;
 use crate::server::Pager;
@@ -26,22 +31,23 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pages that are worth a word and a walk, beside what each agent shares with the pager.
+/// Number of pages from which a report and a walk are worthwhile, beside the pages that each agent
+/// shares with the pager.
 const FEW: u64 = (1 << 20) / PAGE_SIZE as u64;
 const OF_AGENT: u64 = size_of::<Shared>().div_ceil(PAGE_SIZE) as u64;
 
-/// Pages that are mapped more, upon which they are counted at once.
+/// Number of newly mapped pages from which shared memory is counted at once.
 const SUDDEN: u64 = (16 << 20) / PAGE_SIZE as u64;
-/// What took longer was a wait.
+/// Time after which a step counts as a wait.
 const WAIT: Duration = Duration::from_millis(3);
-/// How long a walk waits for those to stand who are being held.
+/// Time for which a walk waits for threads that are being frozen.
 const UNSETTLED: Duration = Duration::from_millis(200);
 
-/// What may be mapped more or less after a walk than before (SHARED-4): one page of so many.
+/// Tolerated difference of mapped pages after a walk (SHARED-4): one page of this many.
 const STILL: u64 = 32;
 
-/// What the last walk found: pages mapped, each as often as it is, how many those were, and of how many one process alone
-/// maps each.
+/// Result of the last walk: mapped pages counted once per mapping, distinct pages, and pages that
+/// one process alone maps.
 #[derive(Clone, Copy, Default, Debug)]
 struct Walk {
     mapped: u64,
@@ -50,31 +56,33 @@ struct Walk {
 }
 
 impl Walk {
-    /// What of so many pages that are mapped since is presumed to be new; without a walk all of it.
+    /// Returns how many of `more` newly mapped pages are presumed to be new. Without a walk these
+    /// are all.
     fn new_of(&self, more: u64) -> u64 {
         (more * self.alone).checked_div(self.mapped).unwrap_or(more)
     }
 }
 
-/// What is known of it.
+/// Counts of shared memory.
 #[derive(Debug)]
 pub struct SharedMemory {
     pages: u64,
     presumed: u64,
     looked: Instant,
-    /// Mapped at the last count, each as often as it is.
+    /// Pages mapped at the last count, counted once per mapping.
     mapped: u64,
-    /// Who does, and how much.
+    /// Processes that map shared memory, with their numbers of pages.
     holders: Vec<(u32, u64)>,
     walked: Walk,
-    /// Pages of files and of shared memory that each address space had at the last count (SHARED-5).
+    /// Pages of files and of shared memory that each address space had at the last count
+    /// (SHARED-5).
     backed: HashMap<MmId, u64>,
     due: Instant,
-    told: HashSet<u32>,
+    reported: HashSet<u32>,
 }
 
 impl SharedMemory {
-    /// None yet.
+    /// Creates counts without shared memory.
     pub fn new(now: Instant) -> Self {
         Self {
             pages: 0,
@@ -85,31 +93,32 @@ impl SharedMemory {
             walked: Walk::default(),
             backed: HashMap::new(),
             due: now,
-            told: HashSet::new(),
+            reported: HashSet::new(),
         }
     }
 
-    /// Pages of it by the last count.
+    /// Returns the number of shared pages by the last count.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Pages there may be beyond those, by what has been mapped since the last walk (SHARED-5).
+    /// Returns the number of presumed further pages, by the memory mapped since the last walk
+    /// (SHARED-5).
     pub fn presumed(&self) -> u64 {
         self.presumed
     }
 
-    /// Whether what is presumed is from before what could be a wait.
+    /// Whether the presumption is older than `WAIT`.
     pub fn is_old(&self, pager: &Pager) -> bool {
         pager.clock.since(self.looked) > WAIT
     }
 
-    /// So much is not worth a walk.
+    /// Returns the number of mapped pages up to which no walk is worthwhile.
     fn few(&self) -> u64 {
         FEW + self.holders.len() as u64 * OF_AGENT
     }
 
-    /// Presumes anew.
+    /// Computes the presumed pages again.
     pub fn presume(&mut self, pager: &Pager, mms: &[Arc<Mm>]) {
         self.looked = pager.clock.now();
         self.presumed = 0;
@@ -120,18 +129,20 @@ impl SharedMemory {
         }
     }
 
-    /// Whether so much more is mapped, of files or shared memory, that it is to be counted again.
+    /// Whether so many pages of files or shared memory were mapped since the last count that a new
+    /// count is due.
     pub fn is_stale(&self, mms: &[Arc<Mm>]) -> bool {
         self.grown(mms) > SUDDEN
     }
 
-    /// What address spaces have more than at the last count, of files and of shared memory.
+    /// Returns by how many pages of files and of shared memory the address spaces have grown since
+    /// the last count.
     fn grown(&self, mms: &[Arc<Mm>]) -> u64 {
         let then = |mm: &Arc<Mm>| self.backed.get(&mm.id).copied().unwrap_or(0);
         mms.iter().map(|mm| mm.backed_pages().saturating_sub(then(mm))).sum()
     }
 
-    /// Counts what the processes of the tree map. Waits for nobody.
+    /// Counts the shared pages that the processes of the tree map. Waits for no lock.
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
         self.holders = holders(pager, tree);
         self.mapped = mapped_by(&self.holders);
@@ -142,15 +153,15 @@ impl SharedMemory {
         }
         self.settle();
         for &(pid, _) in self.holders.iter().filter(|&&(_, pages)| pages > FEW) {
-            if self.told.insert(pid) {
+            if self.reported.insert(pid) {
                 pager.unmanaged.met(pager, Kind::SharedMemory, pid, &proc::name(pid));
             }
         }
         pager.unmanaged.hold(Kind::SharedMemory, self.pages);
     }
 
-    /// Finds out how many pages they are together, if that is due. That waits for the locks of address spaces: where those
-    /// are being held who fill them, `settled` says that they stand.
+    /// Determines the number of distinct pages, if that is due. This waits for locks of address
+    /// spaces. `settled` says that no freeze of processes that fill them is under way.
     pub fn walk(&mut self, pager: &Pager, settled: bool) {
         let now = pager.clock.now();
         if self.mapped <= self.few() || now < self.due || (!settled && now < self.due + UNSETTLED) {
@@ -172,7 +183,8 @@ impl SharedMemory {
     }
 }
 
-/// Who maps such pages, and how many each. Between vfork and exec both are one.
+/// Returns the processes that map shared pages, with their numbers. Between vfork and exec parent
+/// and child count as one.
 fn holders(pager: &Pager, tree: &[u32]) -> Vec<(u32, u64)> {
     let mut holders: Vec<(u32, u64)> = Vec::new();
     for &pid in tree {
@@ -191,17 +203,18 @@ fn mapped_by(holders: &[(u32, u64)]) -> u64 {
     holders.iter().map(|&(_, pages)| pages).sum()
 }
 
-/// What one of them alone maps: at least so many pages there are.
+/// Returns the largest number of one process. There are at least so many distinct pages.
 fn most(holders: &[(u32, u64)]) -> u64 {
     holders.iter().map(|&(_, pages)| pages).max().unwrap_or(0)
 }
 
-/// Whether what was found between two counts is to be believed (SHARED-4).
+/// Whether the mapped pages hardly changed between two counts (SHARED-4).
 fn is_still(before: u64, after: u64) -> bool {
     after.abs_diff(before) <= before / STILL
 }
 
-/// What of a walk counts, beside processes of which one maps `most`, and which mapped so much before it and after it (SHARED-4).
+/// Returns how many pages of a walk count. `before` and `after` are the pages mapped before and
+/// after it, `most` the largest number of one process (SHARED-4).
 fn believed(found: SharedPages, (before, after): (u64, u64), most: u64) -> u64 {
     if is_still(before, after) {
         found.proportional
@@ -212,7 +225,8 @@ fn believed(found: SharedPages, (before, after): (u64, u64), most: u64) -> u64 {
     }
 }
 
-/// How many pages they are together, and how many at least of which one alone maps each.
+/// Walks page tables. Returns the number of distinct pages, and at least how many of them only one
+/// process maps.
 fn walk(holders: &[(u32, u64)]) -> SharedPages {
     let (mut seen, mut unseen) = (SharedPages::default(), 0);
     for &(pid, mapped) in holders {
@@ -228,7 +242,7 @@ fn walk(holders: &[(u32, u64)]) -> SharedPages {
     seen
 }
 
-/// What is left of what was found then.
+/// Reduces the result of a walk in proportion if fewer pages are mapped now.
 fn since((mapped_then, pages_then): (u64, u64), mapped: u64) -> u64 {
     (pages_then * mapped.min(mapped_then)).checked_div(mapped_then).unwrap_or(0)
 }
@@ -237,8 +251,9 @@ fn since((mapped_then, pages_then): (u64, u64), mapped: u64) -> u64 {
 mod tests {
     use super::{SharedPages, Walk, believed, is_still, since};
 
-    /// Thirty-two processes filled 240 MiB each at once, and only the largest of them counted: the limit was passed by
-    /// gigabytes before anybody was held.
+    /// Shows that while many processes fill shared memory at once, all pages count that one process
+    /// alone maps. If only the largest process counted, 32 processes with 240 MiB each would pass
+    /// the limit by gigabytes.
     #[test]
     fn what_many_map_that_fill_at_once_counts_as_far_as_it_is_each_ones_own() {
         let found = SharedPages { proportional: 9_000, alone: 8_000 };

@@ -1,19 +1,23 @@
-//! What relatives share, and what families so hold.
+//! Counts the pages that fork groups share, and so how much memory address spaces use.
 //!
-//! A page that relatives share is resident in each of them and there once. The kernel says which share of its pages
-//! is a process's (PSS), by a walk over its memory, so that is asked now and then; in between an address space has a
-//! **discount**: by how much what it maps exceeds its share.
+//! A page shared in a fork group is resident in each member and exists once. The kernel reports the
+//! share of each process (PSS), by a walk over its memory. So the monitor reads it now and then. In
+//! between an address space has a **discount**: the difference between its mapped pages and its
+//! share.
 //!
-//! * SHARING-1: what one lets go of that others keep changes nothing of what is held, so its discount falls by as much, below
-//!   zero if need be: the share it no longer has is the others' now, whose own discounts are from before.
-//! * SHARING-2: a family holds at least what the largest of it maps. A process that ends, or unmaps what it shared, leaves
-//!   its relatives' discounts too large until the next count; that is the bound of what they hide. Not where another
-//!   process goes on with the memory of one that has ended: it is counted as a stranger, whole. What the bound adds is
-//!   the largest's: a child whose process is not known is compared with the strangers, of which it may be one, and would
-//!   be there twice.
-//! * SHARING-3: counting is done at most a quarter of the time, and at once when one of a family has ended.
+//! * SHARING-1: if one member releases a page that others keep, the memory in use does not change.
+//!   So the discount of that member falls by one, below zero if need be. The share that it no
+//!   longer has belongs to the others, whose discounts are older.
+//! * SHARING-2: a fork group uses at least what its largest member maps. A process that ends, or
+//!   unmaps shared pages, leaves the discounts of the others too large until the next count. The
+//!   bound limits that error. It does not apply if another process goes on with the memory of an
+//!   ended one, because that counts in full as a foreign process. The bound's excess belongs to the
+//!   largest member. An unidentified child is compared with the foreign processes. It may be one of
+//!   them, and would count twice.
+//! * SHARING-3: counting takes at most a quarter of the time. It runs at once when a member of a
+//!   fork group has ended.
 //!
-//! Belongs to the monitor; takes no lock but the list of address spaces.
+//! Belongs to the monitor. Takes no lock but the list of address spaces.
 
 use crate::mm::Mm;
 use crate::server::Pager;
@@ -22,47 +26,49 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// When the sharing was counted, and for how long that will do.
+/// Time of the last count, and pause until the next.
 #[derive(Debug)]
 pub struct Sharing {
     counted: Instant,
     pause: Duration,
 }
 
-/// What address spaces hold, each page once.
+/// Pages that address spaces use, each counted once.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Those whose process is known.
-    pub told: u64,
-    /// Those whose process is not.
-    pub untold: u64,
-    /// What the bound adds, where one of the latter is the largest of its family (SHARING-2).
+pub struct Holdings {
+    /// Pages of address spaces whose process is identified.
+    pub identified: u64,
+    /// Pages of address spaces whose process is unidentified.
+    pub unidentified: u64,
+    /// Pages that the bound adds if an unidentified member is the largest of its fork group
+    /// (SHARING-2).
     pub bound: u64,
 }
 
-/// What one address space says of itself.
+/// Figures of one address space.
 #[derive(Debug, Clone, Copy)]
 struct Member {
-    family: MmId,
-    told: bool,
-    /// Its process has ended, and another goes on with its memory.
+    fork_group: MmId,
+    identified: bool,
+    /// Whether its process has ended and another process goes on with its memory.
     taken_over: bool,
     resident: u64,
     discount: i64,
 }
 
-/// Whether others may share pages with it.
-fn has_relatives(mm: &Mm, among: &[Arc<Mm>]) -> bool {
-    among.iter().any(|other| other.id != mm.id && other.family == mm.family)
+/// Whether other address spaces may share pages with this one.
+fn shares_fork_group(mm: &Mm, among: &[Arc<Mm>]) -> bool {
+    among.iter().any(|other| other.id != mm.id && other.fork_group == mm.fork_group)
 }
 
 impl Sharing {
-    /// Nothing is counted yet.
+    /// Creates the state before the first count.
     pub fn new(now: Instant) -> Self {
         Self { counted: now, pause: Duration::ZERO }
     }
 
-    /// Counts, if it is time to (SHARING-3). Each walk waits for a lock of its address space: `before` each.
+    /// Counts if a count is due (SHARING-3). Calls `before` ahead of each walk, because a walk
+    /// waits for a lock of its address space.
     pub fn count(&mut self, pager: &Pager, mms: &[Arc<Mm>], mut before: impl FnMut()) {
         let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
         let due = pager.clock.since(self.counted) >= self.pause
@@ -72,12 +78,12 @@ impl Sharing {
         }
         let began = pager.clock.now();
         for mm in &related {
-            if !has_relatives(mm, mms) {
-                // Alone again: the others have ended or become other programs.
+            if !shares_fork_group(mm, mms) {
+                // The other members have ended or executed other programs.
                 mm.discount.store(0, Relaxed);
                 mm.related.store(false, SeqCst);
-                // Unless it has forked just now: a child is in the list before its parent is marked.
-                if has_relatives(mm, &pager.mms()) {
+                // It may have forked just now: a child is in the list before its parent is marked.
+                if shares_fork_group(mm, &pager.mms()) {
                     mm.related.store(true, SeqCst);
                 }
                 continue;
@@ -94,15 +100,15 @@ impl Sharing {
     }
 }
 
-/// What these hold together.
-pub fn held(mms: &[Arc<Mm>]) -> Held {
+/// Returns the pages that these address spaces use together.
+pub fn held(mms: &[Arc<Mm>]) -> Holdings {
     let member = |mm: &Arc<Mm>| {
-        let (related, told) = (mm.related.load(Relaxed), mm.process().is_some());
+        let (related, identified) = (mm.related.load(Relaxed), mm.process().is_some());
         let resident = mm.resident_pages();
         Member {
-            family: mm.family,
-            told,
-            taken_over: related && told && resident == 0 && mm.is_alive(),
+            fork_group: mm.fork_group,
+            identified,
+            taken_over: related && identified && resident == 0 && mm.is_alive(),
             resident,
             discount: if related { mm.discount.load(Relaxed) } else { 0 },
         }
@@ -110,103 +116,117 @@ pub fn held(mms: &[Arc<Mm>]) -> Held {
     held_by(mms.iter().map(member).collect())
 }
 
-fn held_by(mut members: Vec<Member>) -> Held {
-    members.sort_unstable_by_key(|member| member.family);
-    let mut held = Held::default();
-    for family in members.chunk_by(|one, other| one.family == other.family) {
-        let of = |told: bool| {
+fn held_by(mut members: Vec<Member>) -> Holdings {
+    members.sort_unstable_by_key(|member| member.fork_group);
+    let mut held = Holdings::default();
+    for fork_group in members.chunk_by(|one, other| one.fork_group == other.fork_group) {
+        let of = |identified: bool| {
             let own = |member: &Member| {
                 member.resident.cast_signed() - member.discount.min(member.resident.cast_signed())
             };
-            let sum: i64 = family.iter().filter(|member| member.told == told).map(own).sum();
+            let sum: i64 =
+                fork_group.iter().filter(|member| member.identified == identified).map(own).sum();
             sum.max(0).cast_unsigned()
         };
-        let (told, untold) = (of(true), of(false));
-        let taken_over = family.iter().any(|member| member.taken_over);
-        let largest = |told: bool| {
-            let those = family.iter().filter(|member| !taken_over && member.told == told);
+        let (identified, unidentified) = (of(true), of(false));
+        let taken_over = fork_group.iter().any(|member| member.taken_over);
+        let largest = |identified: bool| {
+            let those =
+                fork_group.iter().filter(|member| !taken_over && member.identified == identified);
             those.map(|member| member.resident).max().unwrap_or(0)
         };
-        let (largest_told, largest_untold) = (largest(true), largest(false));
-        let hidden = largest_told.max(largest_untold).saturating_sub(told + untold);
-        let is_untold = largest_untold > 0 && largest_untold >= largest_told;
-        held.told += told + if is_untold { 0 } else { hidden };
-        held.untold += untold;
-        held.bound += if is_untold { hidden } else { 0 };
+        let (largest_identified, largest_unidentified) = (largest(true), largest(false));
+        let hidden =
+            largest_identified.max(largest_unidentified).saturating_sub(identified + unidentified);
+        let is_unidentified =
+            largest_unidentified > 0 && largest_unidentified >= largest_identified;
+        held.identified += identified + if is_unidentified { 0 } else { hidden };
+        held.unidentified += unidentified;
+        held.bound += if is_unidentified { hidden } else { 0 };
     }
     held
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Held, Member, held_by};
+    use super::{Holdings, Member, held_by};
     use ebb_mm::types::MmId;
 
-    fn member(family: u32, resident: u64, discount: i64) -> Member {
-        Member { family: MmId(family), told: true, taken_over: false, resident, discount }
+    fn member(fork_group: u32, resident: u64, discount: i64) -> Member {
+        Member {
+            fork_group: MmId(fork_group),
+            identified: true,
+            taken_over: false,
+            resident,
+            discount,
+        }
     }
 
-    fn told(members: &[Member]) -> u64 {
+    fn identified(members: &[Member]) -> u64 {
         let held = held_by(members.to_vec());
-        assert_eq!((held.untold, held.bound), (0, 0));
-        held.told
+        assert_eq!((held.unidentified, held.bound), (0, 0));
+        held.identified
     }
 
     #[test]
     fn what_relatives_share_is_there_once() {
         let members = [member(1, 100, 50), member(2, 30, 0), member(1, 100, 50)];
-        assert_eq!(told(&members), 130);
+        assert_eq!(identified(&members), 130);
     }
 
-    /// A child held 30 MiB of 16: seven relatives had let go of what they shared with it, and its own discount, from when
-    /// they had not, hid six parts of seven.
+    /// Shows that pages belong to their last user after seven others have released them. With its
+    /// old discount six of seven parts would be hidden.
     #[test]
     fn what_relatives_let_go_of_is_its_last_holders() {
         let shared = 7000;
         let mut members = vec![member(1, shared, 6000); 7];
-        assert_eq!(told(&members), shared);
+        assert_eq!(identified(&members), shared);
         for member in &mut members[1..] {
-            // SHARING-1: all of it, and others had it still.
+            // SHARING-1: each releases all of it while others keep it.
             (member.resident, member.discount) = (0, member.discount - shared.cast_signed());
         }
-        assert_eq!(told(&members), shared);
+        assert_eq!(identified(&members), shared);
         members[0].resident += 500;
-        assert_eq!(told(&members), shared + 500);
+        assert_eq!(identified(&members), shared + 500);
     }
 
-    /// SHARING-2: between the end of a process and the next count.
+    /// SHARING-2: shows that the end of a process before the next count hides no pages of the
+    /// others.
     #[test]
     fn who_ends_takes_nothing_along_that_others_have() {
         let members = [member(1, 100, 50), member(1, 0, 50)];
-        assert_eq!(told(&members), 100);
-        assert_eq!(told(&members[..1]), 100, "reaped");
+        assert_eq!(identified(&members), 100);
+        assert_eq!(identified(&members[..1]), 100, "reaped");
     }
 
-    /// Half of it was counted twice, with the stranger, and the run ended as out of memory.
+    /// Shows that pages with which a foreign process goes on do not count twice.
     #[test]
     fn what_a_stranger_goes_on_with_is_counted_with_that() {
         let ended = Member { taken_over: true, ..member(1, 0, 50) };
-        assert_eq!(told(&[member(1, 100, 50), ended]), 50);
+        assert_eq!(identified(&[member(1, 100, 50), ended]), 50);
     }
 
     #[test]
     fn a_child_that_nobody_can_tell_yet_is_part_of_its_family() {
-        let infant = Member { told: false, ..member(1, 100, 90) };
-        let held = held_by(vec![member(1, 100, 40), infant]);
+        let starting = Member { identified: false, ..member(1, 100, 90) };
+        let held = held_by(vec![member(1, 100, 40), starting]);
         assert_eq!(
             held,
-            Held { told: 60, untold: 10, bound: 30 },
+            Holdings { identified: 60, unidentified: 10, bound: 30 },
             "the bound holds for both together"
         );
     }
 
-    /// It held 14 MiB, which its parent had let go of: they counted at the parent's, and at the stranger that it was, and the
-    /// run ended as out of memory at twice that.
+    /// Shows that pages of an unidentified child that its parent has released count once. They
+    /// could count for the parent and for the foreign process that is the child.
     #[test]
     fn a_child_that_nobody_can_look_into_is_not_there_twice() {
-        let child = Member { told: false, ..member(1, 100, 100) };
+        let child = Member { identified: false, ..member(1, 100, 100) };
         let held = |parent| held_by(vec![parent, child]);
-        assert_eq!(held(member(1, 0, 0)), Held { told: 0, untold: 0, bound: 100 });
-        assert_eq!(held(member(1, 120, 60)), Held { told: 120, untold: 0, bound: 0 });
+        assert_eq!(held(member(1, 0, 0)), Holdings { identified: 0, unidentified: 0, bound: 100 });
+        assert_eq!(
+            held(member(1, 120, 60)),
+            Holdings { identified: 120, unidentified: 0, bound: 0 }
+        );
     }
 }

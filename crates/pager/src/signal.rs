@@ -1,9 +1,9 @@
-//! A wake-up that is never lost: set by anyone, taken by one waiter.
+//! Wakeup that is never lost: any thread sets it, one waiter takes it.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The flag and those who wait for it.
+/// A flag, and the threads that wait for it.
 #[derive(Debug, Default)]
 pub struct Signal {
     set: Mutex<bool>,
@@ -20,7 +20,7 @@ impl Signal {
         }
     }
 
-    /// Waits for the flag, at most `limit`, and clears it. True if it was set.
+    /// Waits for the flag, at most `limit`, and clears it. Returns true if it was set.
     pub fn wait(&self, limit: Duration) -> bool {
         let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut set, _) = self

@@ -1,18 +1,18 @@
-//! Locks that are held for microseconds, taken by who looks again for a moment before it sleeps.
+//! Locks for short critical sections. A thread spins for a moment before it sleeps.
 //!
-//! To be woken on another CPU takes tens of microseconds where this was measured, most holds take less. A thread that
-//! sleeps for a lock makes the one that holds it pay for that, too. So whoever meets a lock that is held looks for as
-//! long as a wake-up would take, and only then sleeps.
+//! A wakeup on another CPU took tens of microseconds in measurements, and most holds take less. A
+//! sleeping waiter also makes the holder pay for the wakeup. So a thread that meets a taken lock
+//! spins for as long as a wakeup would take, and only then sleeps.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// What a wake-up costs on a machine where it is dear.
+/// Cost of a wakeup on a machine where it is expensive.
 const LOOK_FOR: Duration = Duration::from_micros(50);
-/// Looks between two at the clock.
+/// Number of attempts between two readings of the clock.
 const LOOKS: u32 = 32;
 
-/// Looks until `found` finds something, for `limit` at most.
+/// Spins until `found` returns a value, for `limit` at most.
 pub fn look<T>(limit: Duration, mut found: impl FnMut() -> Option<T>) -> Option<T> {
     let first = found();
     if first.is_some() {
@@ -33,7 +33,7 @@ pub fn look<T>(limit: Duration, mut found: impl FnMut() -> Option<T>) -> Option<
     }
 }
 
-/// Takes the lock. A panic of another thread ends the process: what it left is not looked at for long.
+/// Takes the lock, even if it is poisoned. A panic of another thread ends the process soon.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     let try_lock = || match mutex.try_lock() {
         Ok(held) => Some(held),

@@ -1,43 +1,43 @@
-//! How long the stages of a fault take, by kind of fault.
+//! Measures how long the stages of a fault take, by kind of fault.
 //!
-//! Each fault thread has a ledger of its own, written by it alone and read by whoever asks: nothing of it is shared
-//! between CPUs while faults are served. Times are ticks of the processor's counter, turned into nanoseconds when
-//! somebody asks.
+//! Each fault thread has a ledger of its own. It alone writes to it, and readers only read. So CPUs
+//! share no written data while faults are served. Times are ticks of the processor's counter.
+//! Readers convert them to nanoseconds.
 
 use ebb_sys::ticks;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// What a touch found.
+/// Kinds of faults, by the page that the fault found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Nothing yet: it gets zeros.
+    /// No page yet; the fault gets a zero page.
     Zero,
-    /// A cool page.
-    Rescue,
+    /// A standby page.
+    Reactivate,
     /// A page in compressed memory.
     Compressed,
-    /// A stored page of one word all over.
+    /// A stored page that repeats one word.
     Same,
     /// A page in a file.
     File,
     /// A page on another machine.
     Remote,
-    /// A page on its way already, ahead of being asked for or asked for by another thread.
+    /// A page that is being loaded already, as readahead or for another thread.
     Ahead,
-    /// A page that is there and protected from writing.
+    /// A resident page that is write-protected.
     Protected,
-    /// A page that has come meanwhile, or a hole where one was.
+    /// A page that has become resident meanwhile, or a hole in its place.
     There,
 }
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = 9;
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Zero,
-        Self::Rescue,
+        Self::Reactivate,
         Self::Compressed,
         Self::Same,
         Self::File,
@@ -47,12 +47,12 @@ impl Kind {
         Self::There,
     ];
 
-    /// For tables.
+    /// Returns the name for tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Zero => "zero page",
-            Self::Rescue => "rescue",
+            Self::Reactivate => "standby",
             Self::Compressed => "compressed",
             Self::Same => "same-filled",
             Self::File => "file",
@@ -63,12 +63,12 @@ impl Kind {
         }
     }
 
-    /// For programs.
+    /// Returns the name for programs.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
             Self::Zero => "zero_page",
-            Self::Rescue => "rescue",
+            Self::Reactivate => "standby",
             Self::Compressed => "compressed",
             Self::Same => "same_filled",
             Self::File => "file",
@@ -85,15 +85,15 @@ impl Kind {
 pub enum Stage {
     /// Waiting for the lock of the address space, before the message is read.
     Lock,
-    /// From the message's being read until its page is being fetched.
+    /// From the reading of the message to the start of the fetch.
     LookUp,
-    /// Fetching its content.
+    /// Fetching the content of the page.
     Content,
-    /// Putting it in place, and into the books.
+    /// Placing the page, and recording it.
     Place,
-    /// Until its thread is woken.
+    /// From then until the faulting thread is woken.
     Wake,
-    /// From the message's being read until its thread is woken: all of these but the first.
+    /// From the reading of the message until the faulting thread is woken: all stages but `Lock`.
     Served,
 }
 
@@ -103,7 +103,7 @@ impl Stage {
 
 /// 8 buckets for each factor of two.
 const PER_OCTAVE_SHIFT: u32 = 3;
-/// As many as times have that are of use: up to 2^37 units, half a minute and more.
+/// Number of buckets: up to 2^37 units, which is more than half a minute.
 const BUCKETS: usize = 36 << PER_OCTAVE_SHIFT;
 
 fn bucket(value: u64) -> usize {
@@ -133,14 +133,15 @@ impl Default for Times {
 }
 
 impl Times {
-    /// So many took so long.
+    /// Records `times` events of duration `value`.
     pub fn record(&mut self, value: u64, times: u64) {
         self.buckets[bucket(value)] += times;
         self.count += times;
         self.total += value * times;
     }
 
-    /// What a share of `permille` did not exceed, within an eighth; 0 if there are none.
+    /// Returns the time that a share of `permille` did not exceed, within an eighth; 0 if there are
+    /// no times.
     #[must_use]
     pub fn quantile(&self, permille: u64) -> u64 {
         let rank = (self.count * permille).div_ceil(1000);
@@ -154,13 +155,13 @@ impl Times {
         0
     }
 
-    /// The mean; 0 if there are none.
+    /// Returns the mean; 0 if there are no times.
     #[must_use]
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.total as f64 / self.count as f64 }
     }
 
-    /// Those of both.
+    /// Adds the times of `other`.
     pub fn add(&mut self, other: &Self) {
         let pairs = self.buckets.iter_mut().zip(&other.buckets[..]);
         pairs.for_each(|(mine, other)| *mine += other);
@@ -169,8 +170,9 @@ impl Times {
     }
 }
 
-/// The same, written by one thread while others read. Its buckets are on the heap: a fault thread's stack has no room for those
-/// of all kinds and stages, which a build without optimisation puts there first.
+/// Times that one thread writes while others read. Its buckets are on the heap. The stack of a
+/// fault thread has no room for the buckets of all kinds and stages, which an unoptimised build
+/// puts there first.
 #[derive(Debug)]
 struct Tally {
     buckets: Box<[AtomicU64]>,
@@ -184,7 +186,7 @@ impl Default for Tally {
     }
 }
 
-/// Relaxed, and no exchange: nobody else writes, and who reads wants figures.
+/// Increments a counter. A relaxed load and store is enough because only one thread writes.
 fn grow(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed) + by, Relaxed);
 }
@@ -205,23 +207,23 @@ impl Tally {
     }
 }
 
-/// When what had happened to a fault that has been served, in ticks.
+/// Times of a served fault, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     pub kind: Kind,
     pub thread: u32,
     /// When its message was read, by the clock.
     pub since: Instant,
-    /// How long it took to get the lock before.
+    /// Time that the fault thread waited for the lock before.
     pub lock: u64,
     pub read: u64,
-    /// It began to be fetched, it was there, it was in place.
+    /// Start of the fetch; `got` is its end, `placed` the time when the page was in place.
     pub begun: u64,
     pub got: u64,
     pub placed: u64,
 }
 
-/// What one fault thread has served.
+/// Faults that one fault thread has served.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Ledger {
@@ -229,7 +231,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Notes a fault whose thread is woken at `woken`. For the ledger's own thread.
+    /// Records a fault whose thread is woken at `woken`. Called only by the ledger's own thread.
     pub fn note(&self, served: &Served, woken: u64) {
         let stages = &self.kinds[served.kind as usize];
         let record = |stage: Stage, ticks| stages[stage as usize].record(ticks);
@@ -241,7 +243,7 @@ impl Ledger {
         record(Stage::Served, ticks::since(served.read, woken));
     }
 
-    /// How many of a kind, and how many ticks they took.
+    /// Returns the number of faults of a kind, and their total time in ticks.
     #[must_use]
     pub fn served(&self, kind: Kind) -> (u64, u64) {
         let served = &self.kinds[kind as usize][Stage::Served as usize];
@@ -295,7 +297,7 @@ mod tests {
     fn the_stages_of_a_fault_are_all_of_it() {
         let ledger = Ledger::default();
         let served = Served {
-            kind: Kind::Rescue,
+            kind: Kind::Reactivate,
             thread: 1,
             since: crate::seam::Clock::simulated().now(),
             lock: 7,
@@ -308,7 +310,7 @@ mod tests {
         ledger.note(&served, 2500);
         let total = |stage| {
             let mut times = Times::default();
-            ledger.add_to(Kind::Rescue, stage, &mut times);
+            ledger.add_to(Kind::Reactivate, stage, &mut times);
             assert_eq!(times.count, 2);
             times.total
         };
@@ -316,7 +318,7 @@ mod tests {
         let [place, wake] = [total(Stage::Place), total(Stage::Wake)];
         assert_eq!([look_up, content, place, wake], [200, 600, 1200, 1000]);
         assert_eq!(total(Stage::Served), look_up + content + place + wake);
-        assert_eq!(ledger.served(Kind::Rescue), (2, 3000));
+        assert_eq!(ledger.served(Kind::Reactivate), (2, 3000));
         assert_eq!(ledger.served(Kind::Zero), (0, 0));
     }
 }

@@ -1,33 +1,34 @@
-//! The figures of a run while it lasts, for `ebb stat`: lines as in `/proc/vmstat`.
+//! Shows the figures of a run while it lasts, for `ebb stat`: lines as in `/proc/vmstat`.
 //!
-//! Only reads. What the engine counts has the kernel's names; what only Ebb has begins with `ebb_`.
+//! Only reads. Counters of the engine have the kernel's names. Names of figures that only Ebb has
+//! begin with `ebb_`.
 
 use crate::lineage;
 use crate::server::Pager;
 use ebb_mm::observe::vmstat::{Event, VmStat};
-use ebb_mm::resident::Place;
+use ebb_mm::resident::FrameState;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The request for where the time of faults goes, as lines for people.
+/// Request for the times of faults, as lines for people.
 pub const FAULTS: &str = "faults";
-/// The same for programs.
+/// Request for the times of faults, as JSON.
 pub const FAULTS_JSON: &str = "faults json";
-/// The request for the run's pressure.
+/// Request for the run's memory pressure.
 pub const PRESSURE: &str = "pressure";
 
-/// The request for the command line.
+/// Request for the command line.
 pub const COMMAND: &str = "command";
-/// The request for the number that a run has with `--exec`.
+/// Request for the process number that identifies a run with `--exec`.
 pub const PROGRAM: &str = "program";
-/// The request whether a process is of the run; its number follows.
+/// Request whether a process belongs to the run. The process number follows.
 pub const MEMBER: &str = "member ";
 
-/// What kswapd's protocol counts itself.
+/// Counters that kswapd's protocol keeps itself.
 const OF_KSWAPD: [Event; 3] =
     [Event::PageOutRun, Event::KswapdLowQuickly, Event::KswapdHighQuickly];
 
-/// What the LRU counts itself.
+/// Counters that the LRU keeps itself.
 const OF_THE_LRU: [Event; 8] = [
     Event::WorkingsetRefaultAnon,
     Event::WorkingsetActivateAnon,
@@ -39,7 +40,7 @@ const OF_THE_LRU: [Event; 8] = [
     Event::EbbProtected,
 ];
 
-/// What a request asks for: levels and counters if it asks for nothing else.
+/// Answers a request: levels and counters, unless it asks for something else.
 pub fn answer(pager: &Pager, request: &[u8]) -> String {
     match std::str::from_utf8(request) {
         Ok(PRESSURE) => pager.pressure.text(),
@@ -54,7 +55,7 @@ pub fn answer(pager: &Pager, request: &[u8]) -> String {
     }
 }
 
-/// Levels and counters, a line each.
+/// Returns levels and counters, a line each.
 fn text(pager: &Pager) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: u64| {
@@ -63,14 +64,14 @@ fn text(pager: &Pager) -> String {
     };
     {
         let resident = pager.resident();
-        let cool = resident.count(Place::Cool);
+        let standby = resident.count(FrameState::Standby);
         line("nr_free_pages", resident.zone.free());
         line("nr_anon_pages", resident.zone.used());
-        line("nr_isolated_anon", resident.count(Place::Isolated));
-        line("nr_unevictable", resident.count(Place::Parked));
-        line("ebb_nr_managed", resident.evictable() - cool);
-        line("ebb_nr_cool", cool);
-        line("ebb_nr_barren", resident.count(Place::Barren));
+        line("nr_isolated_anon", resident.count(FrameState::Isolated));
+        line("nr_unevictable", resident.count(FrameState::Unevictable));
+        line("ebb_nr_managed", resident.evictable() - standby);
+        line("ebb_nr_standby", standby);
+        line("ebb_nr_unstorable", resident.count(FrameState::Unstorable));
         line("ebb_nr_limit", resident.zone.limit());
         line("ebb_nr_high", resident.zone.high());
     }
@@ -88,19 +89,19 @@ fn text(pager: &Pager) -> String {
     out + &counted(pager).text()
 }
 
-/// What has been counted, under the kernel's names.
+/// Returns the counters under the kernel's names.
 fn counted(pager: &Pager) -> VmStat {
     let counters = &pager.counters;
     let get = |counter: &AtomicU64| counter.load(Relaxed);
     let stat = VmStat::default();
-    let minor = [&counters.faults_fresh, &counters.faults_rescued, &counters.faults_copied];
+    let minor = [&counters.faults_fresh, &counters.faults_reactivated, &counters.faults_copied];
     let loaded = get(&counters.faults_loaded);
     stat.add(Event::PgFault, minor.into_iter().map(get).sum::<u64>() + loaded);
     stat.add(Event::PgMajFault, loaded);
     stat.add(Event::PswpIn, loaded);
     stat.add(Event::PswpOut, get(&counters.written));
-    stat.add(Event::PgActivate, get(&counters.faults_rescued));
-    stat.add(Event::PgDeactivate, get(&counters.cooled));
+    stat.add(Event::PgActivate, get(&counters.faults_reactivated));
+    stat.add(Event::PgDeactivate, get(&counters.to_standby));
     stat.add(Event::PgStealKswapd, get(&counters.evicted));
     stat.add(Event::PgStealAnon, get(&counters.evicted));
     let engine = pager.engine();

@@ -1,11 +1,12 @@
-//! Thrashing: a run that spends most of its time waiting for pages is told so, once.
+//! Detects thrashing: reports once that a run spends most of its time waiting for pages.
 //!
-//! What is lost is the time of threads from their touch to their page, as the report has it; what they could have
-//! done is the time in which they ran or waited ([`crate::pressure`]). Most of it lost in a window of ten seconds,
-//! and that being worth half of the window at least, is thrashing.
+//! The lost time of threads lasts from a fault to its page, as in the report. The available time is
+//! the time in which threads ran or waited ([`crate::pressure`]). A run thrashes if most of the
+//! available time in a window of ten seconds is lost. The lost time must also be at least half of
+//! the window.
 //!
-//! The least that would end it is not known: with more memory the program would get on and use other pages. What is
-//! known to be enough is all that it has, resident and stored.
+//! The smallest limit that would end it is unknown, because with more memory the program would
+//! progress and use other pages. All its resident and stored pages together are certainly enough.
 
 use crate::events::Event;
 use crate::server::Pager;
@@ -15,44 +16,44 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long it must last.
+/// Minimum duration of thrashing.
 const WINDOW: Duration = Duration::from_secs(10);
-/// How often it is looked at.
+/// Interval between two checks.
 const STEP: Duration = Duration::from_secs(1);
-/// Room for the watermarks, beside what is needed: a part in so many.
+/// Room for the watermarks in addition to the needed memory: one part in this many.
 const SPARE: u64 = 16;
 
-/// What had been counted at a time.
+/// Counters at a time.
 #[derive(Clone, Debug, Default)]
 struct Moment {
     at: Duration,
-    /// Time of threads, waiting for pages.
+    /// Time that threads waited for pages.
     lost: Duration,
-    /// Time of threads that ran, or waited so.
+    /// Time that threads ran or waited for pages.
     active: Duration,
     /// Reads of each tier.
     reads: Vec<u64>,
 }
 
-/// It thrashes: what happened in the window.
+/// Figures of a window in which the run thrashed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// When it was found.
+    /// Time at which thrashing was found, in microseconds since the start of the run.
     pub at_us: u64,
     pub lost_percent: u64,
     pub reads: Vec<u64>,
-    /// With so much it would not: all of it would be resident.
+    /// A sufficient limit: with it all pages would be resident.
     pub enough_bytes: u64,
 }
 
-/// Looks at the last ten seconds.
+/// Checks the last ten seconds.
 #[derive(Debug, Default)]
 pub struct Watch {
     moments: VecDeque<Moment>,
 }
 
 impl Watch {
-    /// Looks, if it is time, and says what is found.
+    /// Checks if a check is due, and reports thrashing.
     pub fn look(&mut self, pager: &Pager) {
         let at = pager.clock.since(pager.started);
         let due = self.moments.back().is_none_or(|last| at >= last.at + STEP);
@@ -94,7 +95,7 @@ impl Moment {
         }
     }
 
-    /// What has happened since `then`, if that is thrashing.
+    /// Returns the figures since `then`, if they show thrashing.
     fn after(&self, then: &Self) -> Option<Finding> {
         let window = self.at.saturating_sub(then.at);
         let lost = self.lost.saturating_sub(then.lost);
@@ -108,7 +109,7 @@ impl Moment {
     }
 }
 
-/// All that the program has would be in memory.
+/// Returns the limit at which all pages of the program would be in memory.
 fn enough(pager: &Pager, stats: &StoreStats) -> u64 {
     let used = pager.resident().zone.used() * PAGE_SIZE as u64;
     let stored = stats.tiers.iter().map(|tier| tier.pages).sum::<u64>() + stats.same_filled_pages;
@@ -117,7 +118,7 @@ fn enough(pager: &Pager, stats: &StoreStats) -> u64 {
 }
 
 impl Finding {
-    /// For the user, as it happens.
+    /// Returns the message for the user.
     fn text(&self, limit: u64, stats: &StoreStats) -> String {
         let from: Vec<String> = (stats.tiers.iter().zip(&self.reads))
             .filter(|&(_, &reads)| reads > 0)
@@ -145,7 +146,7 @@ impl Finding {
 mod tests {
     use super::*;
 
-    /// Looks once a second; each second so many milliseconds are lost of so many.
+    /// Checks once a second. In each second `lost` of `active` milliseconds are lost.
     fn seconds(watch: &mut Watch, lost: u64, active: u64, count: usize) -> Option<Finding> {
         (0..count).find_map(|_| {
             let last = watch.moments.back().cloned().unwrap_or_default();

@@ -1,33 +1,38 @@
-//! Words that the kernel writes as threads end, in programs in which no hook tells of them.
+//! Pins the words that the kernel writes when threads end, in programs without hooks that report
+//! them.
 //!
-//! glibc has the kernel clear a word of the thread's descriptor when a thread has ended, for whoever joins it. The kernel
-//! brings no page back for that, and where the page is out it is not cleared: who joins would wait for ever. In a program
-//! that the agent was put into ([`crate::inject`]) nobody stands before `pthread_create`.
+//! For glibc the kernel clears a word of the thread's descriptor when a thread ends, and wakes a
+//! joining thread. The kernel does not fault the page in for that. If the page is out, the word is
+//! not cleared, and the joining thread would wait for ever. A program that got the agent by
+//! injection ([`crate::inject`]) has no hook in front of `pthread_create`.
 //!
-//! * WORDS-1: the word lies in front of the head of the thread's list of robust mutexes, which is in the descriptor as well. The
-//!   kernel says where that is (`get_robust_list`): each thread of glibc's tells it as the first thing it does. The pages
-//!   of both stay, as those that a hook pins.
-//! * WORDS-2: threads are looked for before each batch in which pages leave, and none leaves of a process that does not let
-//!   itself be looked at. A thread that is younger than that look uses its descriptor: should the page be of the batch,
-//!   cold from before, it is touched once more before the thread ends.
-//! * WORDS-3: threads that tell of no list (Go's, the agent's) have nothing cleared.
+//! * WORDS-1: the word lies in front of the head of the thread's list of robust mutexes, which is
+//!   also in the descriptor. The kernel reports this head (`get_robust_list`). Each thread of glibc
+//!   registers it as its first action. The pages of both stay in memory, as pages pinned by a hook
+//!   do.
+//! * WORDS-2: the pager looks for threads before each batch in which pages leave. No page leaves a
+//!   process that cannot be inspected. A thread younger than that check uses its descriptor. If its
+//!   page is in the batch, because it was cold before, the thread faults on it again before it
+//!   ends.
+//! * WORDS-3: threads without a list (Go's, the agent's) have no word cleared.
 
 use crate::link::Link;
 use crate::mm::Mm;
 use ebb_mm::types::{MmId, Vpn};
 use std::collections::{BTreeMap, HashMap};
 
-/// Where the word lies that is cleared, before the head of the list.
+/// Distance of the cleared word before the head of the list, in bytes.
 const WORD_BEFORE: u64 = 16;
-/// Bytes of the head: the next, an offset, and what is being locked.
+/// Size of the head in bytes: next pointer, offset, pending lock.
 const HEAD_BYTES: u64 = 24;
 
-/// The threads known of each address space, with the heads of their lists.
+/// Known threads of each address space, with the heads of their lists.
 #[derive(Default)]
 pub struct ThreadWords(HashMap<MmId, BTreeMap<u32, u64>>);
 
 impl ThreadWords {
-    /// Has what the threads of an address space need stay in memory. False if that cannot be known: nothing of it may leave.
+    /// Pins the pages that the ends of threads write to. Returns false if they cannot be
+    /// determined; no page may leave then.
     pub fn keep(&mut self, mm: &Mm) -> bool {
         if !mm.is_bare() {
             return true;
@@ -43,7 +48,7 @@ impl ThreadWords {
         true
     }
 
-    /// Forgets all address spaces but these.
+    /// Forgets all address spaces but those for which `is_there` holds.
     pub fn retain(&mut self, is_there: impl Fn(MmId) -> bool) {
         self.0.retain(|&id, _| is_there(id));
     }
@@ -60,7 +65,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// What [`WORD_BEFORE`] says of glibc: the word that joiners wait for has the thread's number.
+    /// Shows that [`WORD_BEFORE`] is right for glibc: the word that joiners wait for holds the
+    /// thread's number.
     #[test]
     fn the_word_that_is_cleared_lies_before_the_list() {
         let (tell, told) = channel();

@@ -1,11 +1,11 @@
-//! What Ebb sees of the tree's memory and does not manage: of whom, how much at most, and why. It counts
-//! against the limit and cannot be stored.
+//! Records memory of the tree that Ebb does not manage: of which processes, its maximum, and the
+//! reason. It counts against the limit and cannot be stored.
 //!
-//! * UNMANAGED-1: each kind is told of once, when it is first met; with `--strict` that ends the run. The report
-//!   has all.
-//! * UNMANAGED-2: whoever meets a process says so once. Here nobody is remembered but by name.
+//! * UNMANAGED-1: each kind is reported once, when it is first met. With `--strict` that ends the
+//!   run. The report at the end lists all kinds.
+//! * UNMANAGED-2: a caller reports each process once. This file remembers processes only by name.
 //!
-//! Lock order: the lock is a leaf; the tree is killed without it.
+//! Lock order: the lock is a leaf. The tree is killed without it.
 
 use crate::events::{Event, Why};
 use crate::server::Pager;
@@ -15,27 +15,27 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most processes of a kind that are named.
+/// Maximum number of processes named per kind.
 const NAMES_MAX: usize = 8;
 
-/// Why memory is not managed.
+/// Reasons why memory is not managed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Nothing can be preloaded into the program.
+    /// A static program, into which nothing can be preloaded.
     StaticProgram,
-    /// Nothing was preloaded into it, for another reason.
+    /// A program without a preloaded agent, for another reason.
     NoAgent,
-    /// The system does not let it have an agent.
+    /// A process to which the system does not allow an agent.
     CannotJoin,
-    /// More of its pages must stay in memory than can be noted, so all do.
+    /// A process with more pinned pages than can be recorded, so that all its pages are pinned.
     Pinned,
-    /// It belongs to several processes, or to a file in memory.
+    /// Memory of several processes, or of a file in memory.
     SharedMemory,
 }
 
 impl Kind {
-    /// The processes, for the report.
+    /// Describes the processes, for the report.
     fn whose(self) -> &'static str {
         match self {
             Self::StaticProgram => "statically linked",
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// What is said when a process of this kind is met, and what to do.
+    /// Returns the message about the first process of this kind, with advice.
     fn tell(self, pid: u32, name: &str) -> String {
         let (what, instead) = match self {
             Self::StaticProgram => (
@@ -83,14 +83,14 @@ struct Met {
     names: Vec<String>,
 }
 
-/// All of it.
+/// Unmanaged memory of a run.
 #[derive(Debug, Default)]
 pub struct Unmanaged {
     kinds: Mutex<BTreeMap<Kind, Met>>,
     has_ended_run: AtomicBool,
 }
 
-/// A kind, for the report.
+/// Line of the report about one kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Line {
     pub why: Kind,
@@ -100,7 +100,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// For people.
+    /// Returns the line for people.
     #[must_use]
     pub fn text(&self) -> String {
         let processes = if self.processes == 1 { "process" } else { "processes" };
@@ -119,7 +119,8 @@ impl Unmanaged {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A process of this kind was found. The user is told of the first, and the run may end with it.
+    /// Records a process of this kind. Reports the first one to the user; with `--strict` ends the
+    /// run.
     pub fn met(&self, pager: &Pager, kind: Kind, pid: u32, name: &str) {
         if !self.note(kind, name) {
             return;
@@ -134,7 +135,7 @@ impl Unmanaged {
         }
     }
 
-    /// Whether it is the first of its kind.
+    /// Records a process. Returns whether it is the first of its kind.
     fn note(&self, kind: Kind, name: &str) -> bool {
         let mut kinds = self.kinds();
         let met = kinds.entry(kind).or_default();
@@ -145,20 +146,20 @@ impl Unmanaged {
         met.processes == 1
     }
 
-    /// So many pages are of this kind now.
+    /// Records that `pages` pages are of this kind now.
     pub fn hold(&self, kind: Kind, pages: u64) {
         if let Some(met) = self.kinds().get_mut(&kind) {
             met.peak_pages = met.peak_pages.max(pages);
         }
     }
 
-    /// Whether the run was ended for it.
+    /// Whether unmanaged memory ended the run.
     #[must_use]
     pub fn has_ended_run(&self) -> bool {
         self.has_ended_run.load(SeqCst)
     }
 
-    /// Every kind that was met.
+    /// Returns a line for each kind met.
     #[must_use]
     pub fn list(&self) -> Vec<Line> {
         let line = |(&why, met): (&Kind, &Met)| Line {

@@ -1,24 +1,28 @@
-//! What passes of a fault before its message is read, and after its thread is woken: estimated.
+//! Estimates the time of a fault before its message is read, and after its thread is woken.
 //!
-//! No message says when its thread touched the page. But the kernel says of any thread how long it has run, how long it
-//! has waited for a CPU, and how often it has begun to run. So one thread at a time is followed: looked at just before it
-//! is woken, and again just before it is woken some faults later. If it has gone to sleep once for each of these
-//! faults it has slept for nothing else: the time from the one wake-up to the last message, less the time in which it
-//! ran and the time in which its faults were served, is what passed before messages and after wake-ups.
+//! No message says when its thread faulted. But the kernel reports some figures of any thread: how
+//! long it has run, how long it has waited for a CPU, and how often it has started to run. So the
+//! pager follows one thread at a time. It samples the thread just before a wakeup, and again just
+//! before a wakeup some faults later. If the thread has slept once per fault in between, it has
+//! slept for nothing else. The time from the first wakeup to the last message is then known. Minus
+//! the time in which the thread ran and its faults were served, it is the time before messages and
+//! after wakeups.
 //!
-//! * UNSEEN-1: a look costs microseconds, so there are two in some hundred faults. Nearly all faults of a thread that faults
-//!   alone are covered all the same: waits have long tails where CPUs are busy, and samples of single ones would tell
-//!   little of their sum.
-//! * UNSEEN-2: every other window is one fault long. These tell how waits are distributed; and where windows of several
-//!   faults are of no use, since the thread sleeps for other reasons, too, they are all there is.
-//! * UNSEEN-3: which part of a window was before and which after is known only as far as the thread waited for a CPU after it
-//!   was woken; of the rest a thread on the fault thread's own CPU has lost all before (a wake-up there is a switch), one
-//!   on another CPU half on either side (each is an interrupt).
-//! * UNSEEN-4: a thread that has begun to run more often than it has slept was driven off its CPU meanwhile. What it waited
-//!   for the CPU then beyond what windows without that say of the wait after a wake-up is a fault's only as far as it
-//!   ran in one: in proportion.
-//! * UNSEEN-5: what the kernel does in the thread itself, on its way to sleep and back, counts as running in all of this. It
-//!   is measured apart ([`crate::own_cost`]).
+//! * UNSEEN-1: a sample costs microseconds, so there are two in some hundred faults. The windows
+//!   still cover nearly all faults of a thread that faults alone. Waits have long tails on busy
+//!   CPUs, and samples of single faults would say little about their sum.
+//! * UNSEEN-2: every other window is one fault long. These windows show the distribution of waits.
+//!   If a thread also sleeps for other reasons, longer windows are of no use, and only the short
+//!   ones remain.
+//! * UNSEEN-3: the division of a window into before and after is known only for the wait for a CPU
+//!   after the wakeup. For a thread on the fault thread's own CPU, all the rest counts as before,
+//!   because a wakeup there is a switch. For a thread on another CPU, half of it counts on either
+//!   side, because each is an interrupt.
+//! * UNSEEN-4: a thread that started to run more often than it slept was preempted meanwhile.
+//!   Windows without preemption show the usual wait after a wakeup. Only the part of the longer
+//!   wait that fell into faults counts for them: in proportion to the time that it ran in faults.
+//! * UNSEEN-5: kernel work in the thread itself, on its way to sleep and back, counts as running in
+//!   all of this. It is measured separately ([`crate::own_cost`]).
 
 use crate::stages::{Served, Times};
 use ebb_sys::percpu::cpu_hint;
@@ -28,53 +32,53 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The longest window, in faults.
+/// Length of the longest window, in faults.
 const WINDOW_MAX: u32 = 512;
-/// Faults of others in a row after which a thread is given up that does not fault again.
+/// Number of faults of other threads in a row after which the pager stops following a thread.
 const PATIENCE: u32 = 256;
-/// Faults of a rest.
+/// Length of a rest, in faults.
 const REST: u32 = 1024;
-/// Windows of one fault before there are rests.
+/// Number of windows of one fault before rests begin.
 const RESTLESS: u64 = 16;
 
-/// What the windows say, in nanoseconds. An estimate.
+/// Results of the windows, in nanoseconds. An estimate.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// Faults in all windows, and what passed before and after them.
+    /// Faults in all windows; time before and after them.
     pub faults: u64,
     before_ns: u64,
     after_ns: u64,
-    /// How long threads ran in all windows, and were kept from running when they were driven off their CPU.
+    /// Time that threads ran in all windows, and time that they waited after preemption.
     ran_ns: u64,
     driven_off_ns: u64,
-    /// Of single ones.
+    /// Times before single faults; `after` holds the times after them.
     pub before: Times,
     pub after: Times,
-    /// Faults in windows whose thread was not driven off its CPU, and what it waited for that.
+    /// Faults in windows without preemption, and the time that their threads waited for a CPU.
     calm: u64,
     queued_ns: u64,
-    /// Windows that told nothing: their thread did something else in between.
+    /// Windows without a result, because their thread did something else in between.
     pub unclear: u64,
-    /// Looks at which CPU a thread was on, and how many found it on the fault thread's.
+    /// Number of checks on which CPU a thread was, and how many found it on the fault thread's CPU.
     looks: u64,
     beside: u64,
 }
 
 impl Samples {
-    /// What passes before a message is read, on average.
+    /// Returns the mean time before a message is read.
     #[must_use]
     pub fn before_ns(&self) -> u64 {
         self.before_ns.checked_div(self.faults).unwrap_or(0)
     }
 
-    /// What passes from a wake-up until the thread runs, on average.
+    /// Returns the mean time from a wakeup until the thread runs.
     #[must_use]
     pub fn after_ns(&self) -> u64 {
         self.after_ns.checked_div(self.faults).unwrap_or(0)
     }
 
-    /// What a thread that runs for `in_thread_ns` in a fault is kept from running there, and from one to the next, on
-    /// average.
+    /// Returns the mean waits after preemption of a thread that runs for `in_thread_ns` in a fault:
+    /// within a fault, and between two faults.
     #[must_use]
     pub fn driven_off_ns(&self, in_thread_ns: u64) -> (u64, u64) {
         let in_faults = (in_thread_ns * self.faults).min(self.ran_ns) as f64;
@@ -83,13 +87,14 @@ impl Samples {
         ((each * share) as u64, (each * (1.0 - share)) as u64)
     }
 
-    /// The share of faults served on the CPU of the program's thread; None if there was no look.
+    /// Returns the share of faults served on the CPU of the program's thread; None if there was no
+    /// check.
     #[must_use]
     pub fn beside_permille(&self) -> Option<u64> {
         (self.beside * 1000).checked_div(self.looks)
     }
 
-    /// A window has ended. Whether it told something.
+    /// Adds a window that has ended. Returns whether it gave a result.
     fn add(&mut self, window: &Window) -> bool {
         let queued_ns = self.queued_ns.checked_div(self.calm).unwrap_or(0);
         let Some(Lost { before, after, driven_off }) = window.lost(queued_ns) else {
@@ -113,17 +118,17 @@ impl Samples {
     }
 }
 
-/// Some faults of a thread in a row, from one wake-up to another.
+/// Some consecutive faults of a thread, from one wakeup to another.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// From its first wake-up to the reading of its last message.
+    /// Time from its first wakeup to the reading of its last message.
     passed_ns: u64,
-    /// How long the faults between them were served.
+    /// Time in which the faults between them were served.
     served_ns: u64,
     faults: u32,
-    /// What the thread did meanwhile.
+    /// Activity of the thread meanwhile.
     did: RunTimes,
-    /// How often it has gone to sleep.
+    /// Number of times that the thread has gone to sleep.
     slept: u64,
     beside: bool,
 }
@@ -131,7 +136,7 @@ struct Window {
 struct Lost {
     before: u64,
     after: u64,
-    /// Driven off its CPU.
+    /// Wait after preemption.
     driven_off: u64,
 }
 
@@ -140,22 +145,22 @@ impl Window {
         self.did.arrivals > self.slept
     }
 
-    /// What was lost and not seen; None if the thread did something else, too.
+    /// Returns the unseen time; None if the thread did something else, too.
     fn lost(&self, queued_ns: u64) -> Option<Lost> {
         let faults = u64::from(self.faults);
         let driven_off = self.was_driven_off();
-        // One that was served before its thread was asleep is none.
+        // A fault served before its thread was asleep has no sleep.
         let slept = faults - faults / 8..=faults;
         if !slept.contains(&self.slept) || driven_off && self.faults == 1 {
             return None;
         }
         let lost = self.passed_ns.checked_sub(self.did.ran_ns + self.served_ns)?;
         let waited = self.did.waited_ns.min(lost);
-        // UNSEEN-4
+        // UNSEEN-4.
         let queued = if driven_off { waited.min(faults * queued_ns) } else { waited };
         let driven_off = waited - queued;
         let lost = lost - driven_off;
-        // UNSEEN-3
+        // UNSEEN-3.
         let woke = if self.beside { 0 } else { (lost - queued) / 2 };
         let after = queued + woke;
         Some(Lost { before: lost - after, after, driven_off })
@@ -173,21 +178,21 @@ struct Follow {
 }
 
 #[derive(Debug)]
-struct Books {
+struct WindowState {
     follow: Option<Follow>,
     samples: Samples,
-    /// How long the next window of several faults is.
+    /// Length of the next window of several faults.
     window: u32,
-    /// The one under way is of one fault.
+    /// Whether the window under way is of one fault.
     single: bool,
     beside: bool,
-    /// Nobody is followed for some faults.
+    /// Whether no thread is followed for some faults.
     resting: bool,
 }
 
-impl Books {
-    /// Begins or ends a rest. Short windows are of use where there is nothing else, and dear: there is a rest before
-    /// each (UNSEEN-1), but before the first.
+impl WindowState {
+    /// Begins or ends a rest. Short windows are useful only if longer ones fail, and they are
+    /// expensive. So a rest comes before each but the first (UNSEEN-1).
     fn take_rest(&mut self) -> bool {
         let short = self.single && self.window <= PATIENCE / 2 && self.samples.looks > RESTLESS;
         self.resting = short && !self.resting;
@@ -195,27 +200,29 @@ impl Books {
     }
 }
 
-/// What the fault threads share. One word that all of them read, and what the followed thread's faults change.
+/// State shared by the fault threads: one word that all of them read, and data that faults of the
+/// followed thread change.
 #[derive(Debug)]
 pub struct Unseen {
-    /// Who is followed; 0: nobody.
+    /// The followed thread; 0 if there is none.
     followed: Alone<AtomicU32>,
     tally: Alone<Tally>,
-    books: Mutex<Books>,
+    state: Mutex<WindowState>,
 }
 
-/// On cache lines of its own.
+/// A value on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Alone<T>(T);
 
 #[derive(Debug, Default)]
 struct Tally {
-    /// Faults of the followed thread until the window ends.
+    /// Number of faults of the followed thread until the window ends.
     left: AtomicU32,
-    /// How long those before the last were served, in ticks.
+    /// Service time of those before the last, in ticks.
     served: AtomicU64,
-    /// Faults of others, in a row, until it is given up; any, until the rest is over.
+    /// Number of faults of other threads in a row until the thread is given up. During a rest,
+    /// number of any faults until its end.
     patience: AtomicU32,
 }
 
@@ -224,7 +231,7 @@ impl Default for Unseen {
         Self {
             followed: Alone::default(),
             tally: Alone::default(),
-            books: Mutex::new(Books {
+            state: Mutex::new(WindowState {
                 follow: None,
                 samples: Samples::default(),
                 window: 8,
@@ -237,24 +244,25 @@ impl Default for Unseen {
 }
 
 impl Unseen {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WindowState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the windows say so far.
+    /// Returns the results of the windows.
     #[must_use]
     pub fn samples(&self) -> Samples {
-        self.books().samples.clone()
+        self.lock().samples.clone()
     }
 
-    /// Counts a fault whose thread is woken next, at `woken`. Whether a look at that thread is due.
+    /// Counts a fault whose thread is woken next, at `woken`. Returns whether a sample of that
+    /// thread is due.
     pub fn count_served(&self, served: &Served, woken: u64) -> bool {
         let followed = self.followed.0.load(Relaxed);
         if followed != served.thread {
             return self.tally.0.patience.fetch_sub(1, Relaxed) <= 1;
         }
         self.tally.0.patience.store(PATIENCE, Relaxed);
-        // The last one is served after its message was read: it belongs to the next window.
+        // The last fault is served after its message was read, so it belongs to the next window.
         let last = self.tally.0.left.fetch_sub(1, Relaxed) <= 1;
         if !last {
             self.tally.0.served.fetch_add(ticks::since(served.read, woken), Relaxed);
@@ -262,49 +270,50 @@ impl Unseen {
         last
     }
 
-    /// A window ends, and the next begins.
+    /// Ends a window and begins the next.
     #[cold]
     pub fn turn(&self, pid: u32, served: &Served, ns_per_tick: f64) {
-        let mut books = self.books();
+        let mut state = self.lock();
         let did = sched::run_times_in(pid, served.thread)
             .and_then(|times| Some((times, sched::sleeps_in(pid, served.thread)?)));
-        self.end(&mut books, served, did, ns_per_tick);
-        // As it sees itself: in a process namespace of its own it cannot be found.
+        self.end(&mut state, served, did, ns_per_tick);
+        // The thread number is the program's own. In another process namespace the thread cannot be
+        // found.
         let Some((times, slept)) = did else { return };
-        if books.take_rest() {
+        if state.take_rest() {
             self.tally.0.patience.store(REST, Relaxed);
             return;
         }
-        books.single = !books.single;
-        if books.single {
+        state.single = !state.single;
+        if state.single {
             let on = sched::cpu_of(served.thread);
-            books.beside = on.is_some_and(|cpu| cpu as usize == cpu_hint());
-            books.samples.looks += 1;
-            books.samples.beside += u64::from(books.beside);
+            state.beside = on.is_some_and(|cpu| cpu as usize == cpu_hint());
+            state.samples.looks += 1;
+            state.samples.beside += u64::from(state.beside);
         }
-        let (thread, beside) = (served.thread, books.beside);
-        let window = if books.single { 1 } else { books.window };
+        let (thread, beside) = (served.thread, state.beside);
+        let window = if state.single { 1 } else { state.window };
         self.tally.0.left.store(window, Relaxed);
         self.tally.0.served.store(0, Relaxed);
-        books.follow = Some(Follow { thread, woken: Instant::now(), times, slept, beside });
+        state.follow = Some(Follow { thread, woken: Instant::now(), times, slept, beside });
         self.followed.0.store(thread, Relaxed);
     }
 
     fn end(
         &self,
-        books: &mut Books,
+        state: &mut WindowState,
         served: &Served,
         did: Option<(RunTimes, u64)>,
         ns_per_tick: f64,
     ) {
         self.followed.0.store(0, Relaxed);
         self.tally.0.patience.store(PATIENCE, Relaxed);
-        let Some(follow) = books.follow.take() else { return };
-        let faults = if books.single { 1 } else { books.window };
+        let Some(follow) = state.follow.take() else { return };
+        let faults = if state.single { 1 } else { state.window };
         let good = match did {
             Some((times, slept)) if follow.thread == served.thread => {
                 let passed = served.since.saturating_duration_since(follow.woken);
-                books.samples.add(&Window {
+                state.samples.add(&Window {
                     passed_ns: passed.as_nanos() as u64,
                     served_ns: (self.tally.0.served.load(Relaxed) as f64 * ns_per_tick) as u64,
                     faults,
@@ -315,9 +324,9 @@ impl Unseen {
             }
             _ => false,
         };
-        if !books.single {
-            let next = if good { books.window * 2 } else { books.window / 2 };
-            books.window = next.clamp(1, WINDOW_MAX);
+        if !state.single {
+            let next = if good { state.window * 2 } else { state.window / 2 };
+            state.window = next.clamp(1, WINDOW_MAX);
         }
     }
 }
@@ -362,10 +371,11 @@ mod tests {
         let mut disturbed = window(8, 8, true);
         (disturbed.did.arrivals, disturbed.did.waited_ns) = (9, 20_000);
         assert!(samples.add(&disturbed));
-        // A wait of 1 us after each wake-up is what the calm window says; of the 20 us 12 are not after one.
+        // The calm window shows a wait of 1 us after each wakeup. So 12 of the 20 us are from
+        // preemption.
         assert_eq!(samples.after_ns(), (4_000 + 8_000) / 12);
         assert_eq!(samples.before_ns(), (36_000 + 20_000) / 12, "UNSEEN-4");
-        // It ran for 120 us, in each of the 12 faults for 5: half of the time.
+        // It ran for 120 us, in each of the 12 faults for 5 us: half of the time.
         assert_eq!(samples.driven_off_ns(5_000), (12_000 / 2 / 12, 12_000 / 2 / 12));
         assert_eq!(samples.driven_off_ns(50_000), (12_000 / 12, 0), "no more than all");
         disturbed.faults = 1;

@@ -1,11 +1,15 @@
-//! What `ebb top` looks at: each process, its faults and where its pages are, and the areas of one of them.
+//! Provides the data of `ebb top`: each process, its faults and where its pages are, and the areas
+//! of one process.
 //!
-//! Where pages are is counted by going through page tables: a thread of its own does, which nobody waits for.
+//! Counting where pages are takes a walk of page tables. A thread of its own does that, and no
+//! other thread waits for it.
 //!
-//! * VIEW-1: nothing is held for long: an address space for a slice of its pages (`limits`), the store for fewer, and one
-//!   never while the other is.
-//! * VIEW-2: whoever asks, this takes a quarter of one CPU's time at most.
-//! * VIEW-3: who does not read the answer is not waited for, and an answer has a size that is never passed.
+//! * VIEW-1: no lock is held for long. An address space is locked for one slice of its pages
+//!   (`limits`), the store for fewer, and never both at once.
+//! * VIEW-2: regardless of the number of clients, the thread takes at most a quarter of one CPU's
+//!   time.
+//! * VIEW-3: the thread does not wait for a client that does not read the answer. The size of an
+//!   answer is limited.
 
 use crate::limits::SLICE_PAGES;
 use crate::lru_gen::REFUSED;
@@ -27,106 +31,106 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The request: this word, or this word and the process whose areas are wanted, too.
+/// The request: this word alone, or followed by the process whose areas are requested.
 pub const VIEW: &str = "view";
 
-/// Requests that may wait.
+/// Maximum number of waiting requests.
 const WAITING_MAX: usize = 16;
-/// Processes listed, those with most pages first, and areas listed.
+/// Maximum number of processes listed, those with most pages first; maximum number of areas listed.
 const PROCESSES_MAX: usize = 96;
 const AREAS_MAX: usize = 48;
-/// The most that a name takes in an answer.
+/// Maximum length of a name in an answer.
 const NAME_MAX: usize = 64;
-/// Into so many parts an area is divided for its map.
+/// Number of parts into which the map of an area is divided.
 pub const CELLS: usize = 32;
-/// Areas whose parts are counted; of more the rest is counted by name alone.
+/// Maximum number of areas whose parts are counted. Further areas are counted only by name.
 const MAPPED_MAX: usize = 4096;
 
-/// Where pages are.
+/// Number of pages by location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Pages {
-    /// In memory, where the program sees them.
+    /// In memory and mapped in the program.
     pub visible: u64,
-    /// In memory, out of its sight.
-    pub cool: u64,
-    /// In compressed memory alone.
+    /// In memory on the standby list.
+    pub standby: u64,
+    /// In compressed memory only.
     pub ram: u64,
-    /// In a file alone, or on another machine.
+    /// In a file or on another machine only.
     pub file: u64,
-    /// Nowhere: they repeat one word.
+    /// Stored as one repeated word, without a location.
     pub same: u64,
 }
 
-/// One of these places.
+/// Location of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum At {
     Visible,
-    Cool,
+    Standby,
     Ram,
     File,
     Same,
 }
 
 impl Pages {
-    /// One more there.
+    /// Counts a page at this location.
     fn add(&mut self, at: At) {
         *match at {
             At::Visible => &mut self.visible,
-            At::Cool => &mut self.cool,
+            At::Standby => &mut self.standby,
             At::Ram => &mut self.ram,
             At::File => &mut self.file,
             At::Same => &mut self.same,
         } += 1;
     }
 
-    /// Those of both.
+    /// Adds the pages of `other`.
     pub fn join(&mut self, other: &Self) {
         self.visible += other.visible;
-        self.cool += other.cool;
+        self.standby += other.standby;
         self.ram += other.ram;
         self.file += other.file;
         self.same += other.same;
     }
 
-    /// Those in memory.
+    /// Returns the number of pages in memory.
     #[must_use]
     pub fn resident(&self) -> u64 {
-        self.visible + self.cool
+        self.visible + self.standby
     }
 
-    /// Those that are in memory no more.
+    /// Returns the number of pages that are no longer in memory.
     #[must_use]
     pub fn stored(&self) -> u64 {
         self.ram + self.file + self.same
     }
 
-    /// All that are known.
+    /// Returns the number of all known pages.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.resident() + self.stored()
     }
 
-    /// The letter of where most are.
+    /// Returns the letter of the most frequent location.
     fn letter(&self) -> char {
-        let counts = [self.visible, self.cool, self.ram, self.file, self.same];
+        let counts = [self.visible, self.standby, self.ram, self.file, self.same];
         let most = counts.iter().copied().max().unwrap_or(0);
         let at = counts.iter().position(|&count| count == most && count > 0);
-        at.map_or('.', |at| ['V', 'C', 'R', 'F', 'S'][at])
+        at.map_or('.', |at| ['V', 'B', 'R', 'F', 'S'][at])
     }
 }
 
-/// A tier, as the store counts.
+/// A tier, by the counts of the store.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Tier {
-    /// Its name, cut where it is long.
+    /// Name of the tier, cut if it is long.
     pub name: String,
-    /// Pages in it.
+    /// Number of pages in the tier.
     pub pages: u64,
-    /// Bytes of them as they are stored.
+    /// Stored size of its pages, in bytes.
     pub stored_bytes: u64,
-    /// Bytes taken for that.
+    /// Bytes that the tier occupies for them.
     pub occupied_bytes: u64,
-    /// The limit.
+    /// Limit of the tier, in bytes.
     pub limit_bytes: u64,
     /// Pages read since the start.
     pub reads: u64,
@@ -134,12 +138,12 @@ pub struct Tier {
     pub writes: u64,
 }
 
-/// Time in which threads waited for memory: hundredths of a percent over 10, 60 and 300 s, and all of it.
+/// Time in which threads waited for memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Pressure {
-    /// Over 10, 60 and 300 s, in hundredths of a percent.
+    /// Averages over 10, 60 and 300 s, in hundredths of a percent.
     pub average: [u64; 3],
-    /// Since the start.
+    /// Total since the start, in microseconds.
     pub total_us: u64,
 }
 
@@ -149,100 +153,100 @@ impl From<psi::Line> for Pressure {
     }
 }
 
-/// Pages that came back, as the LRU counts: all that were reclaimed before, those of them that were used soon enough to
-/// be active again, and those that had been active when they left.
+/// Refaults by the LRU's counts: pages that came back after they were reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Refaults {
-    /// Pages that came back.
+    /// Number of refaulted pages.
     pub refault: u64,
-    /// Of these, those that went to the young end.
+    /// Number of these that were used soon enough to be active again.
     pub activate: u64,
-    /// Of these, those that had been part of the working set.
+    /// Number of these that were active when they left.
     pub restore: u64,
 }
 
-/// One process.
+/// A process.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessView {
-    /// Its number.
+    /// Process number.
     pub pid: u32,
-    /// Its name, cut where it is long.
+    /// Name of the process, cut if it is long.
     pub name: String,
-    /// As the kernel counts, without what relatives share.
+    /// Resident bytes by the kernel's count, without the share of other members of its fork group.
     pub resident_bytes: u64,
-    /// Where its pages are.
+    /// Locations of its pages.
     pub pages: Pages,
-    /// In the order of [`View::kinds`].
+    /// Number of faults in the order of [`View::kinds`].
     pub faults: Vec<u64>,
-    /// An estimate, from touch to running again.
+    /// Estimated time from faults until the threads run again, in microseconds.
     pub waited_us: u64,
-    /// Its pages can leave.
+    /// Whether its pages can be moved out.
     pub managed: bool,
 }
 
-/// An area, or all of one name.
+/// An area, or all areas with one name.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AreaView {
-    /// Its name, cut where it is long.
+    /// Name of the area, cut if it is long.
     pub name: String,
-    /// How many.
+    /// Number of areas.
     pub areas: u64,
-    /// Where it begins, if it is one.
+    /// Start address of a single area.
     pub start: Option<u64>,
-    /// How large they are.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Where its pages are.
+    /// Locations of its pages.
     pub pages: Pages,
-    /// Where most pages of each part of it are: V visible, C cool, R ram, F file, S same word, . none. Of one area.
+    /// Most frequent location in each part of a single area: V visible, B standby, R ram, F file, S
+    /// same word, . none.
     pub cells: String,
 }
 
-/// All of it.
+/// Everything that `ebb top` shows.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct View {
-    /// Since the run began.
+    /// Time since the run began, in microseconds.
     pub at_us: u64,
-    /// The limit.
+    /// The limit in bytes.
     pub limit_bytes: u64,
-    /// Where reclaim aims.
+    /// Goal of reclaim in bytes.
     pub high_bytes: u64,
-    /// What is resident, compressed memory with it.
+    /// Resident memory in bytes, including compressed memory.
     pub used_bytes: u64,
-    /// Areas are managed; while memory is plenty none is.
+    /// Whether areas are managed. While memory is plentiful none is.
     pub managing: bool,
-    /// Time in which some thread waited for memory.
+    /// Time in which at least one thread waited for memory.
     pub some: Pressure,
-    /// Time in which nobody did anything else.
+    /// Time in which threads waited for memory and no other thread ran.
     pub full: Pressure,
-    /// Of all threads together, an estimate.
+    /// Estimated waiting time of all threads together, in microseconds.
     pub waited_us: u64,
-    /// What touches find.
+    /// Kinds of faults.
     pub kinds: Vec<String>,
-    /// How many have, in that order.
+    /// Number of faults in the order of `kinds`.
     pub faults: Vec<u64>,
     /// The tiers, fastest first.
     pub tiers: Vec<Tier>,
-    /// Pages that repeat one word, which are in no tier.
+    /// Pages that repeat one word and are in no tier.
     pub same_filled_pages: u64,
-    /// What came back.
+    /// Pages that came back after they were reclaimed.
     pub refaults: Refaults,
-    /// The multi-gen LRU is in use, and not the classic lists.
+    /// Whether the multi-gen LRU is in use rather than the classic lists.
     pub multi_gen: bool,
-    /// The generations, as `lru_gen_full` has them.
+    /// Generations, in the format of `lru_gen_full`.
     pub lru_gen: String,
     /// The processes with most pages.
     pub processes: Vec<ProcessView>,
-    /// How many others there are.
+    /// Number of further processes.
     pub processes_left_out: u64,
-    /// Memory that is seen and not managed, a line each.
+    /// Memory that is not managed, a line each.
     pub unmanaged: Vec<String>,
-    /// The process whose areas these are.
+    /// The process of `areas`.
     pub areas_of: u32,
-    /// The areas of the process that was asked for.
+    /// Areas of the requested process.
     pub areas: Vec<AreaView>,
 }
 
-/// Requests for the thread, each with the line its answer goes to.
+/// Requests for the view thread, each with the connection for its answer.
 #[derive(Debug, Default)]
 pub struct Looks {
     waiting: Mutex<Vec<(u32, Box<dyn Connection>)>>,
@@ -250,7 +254,8 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Somebody asks for a view; with the areas of a process, unless that is 0. More than may wait are sent away.
+    /// Adds a request for a view, including the areas of process `areas_of` unless that is 0.
+    /// Refuses a request if too many wait.
     pub fn add(&self, areas_of: u32, line: Box<dyn Connection>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < WAITING_MAX {
@@ -259,7 +264,7 @@ impl Looks {
             self.signal.raise();
         } else {
             drop(waiting);
-            // Who takes no answer gets none.
+            // A client that cannot take the answer now gets none.
             let _ = line.say(format!("{REFUSED}too many look at this run at once").as_bytes());
         }
     }
@@ -269,29 +274,29 @@ impl Looks {
     }
 }
 
-/// The process of a request, 0 if it names none. None if it is no such request.
+/// Returns the process of a request, 0 if it names none. Returns None for other requests.
 pub fn wanted(request: &[u8]) -> Option<u32> {
     let rest = std::str::from_utf8(request).ok()?.strip_prefix(VIEW)?;
     if rest.is_empty() { Some(0) } else { rest.strip_prefix(' ')?.parse().ok() }
 }
 
-/// The thread.
+/// Runs the view thread.
 pub fn run(pager: &Arc<Pager>) {
     loop {
         pager.host.wait(&pager.looks.signal, Duration::from_secs(3600));
         for (areas_of, line) in pager.looks.take() {
             let began = pager.clock.now();
             let text = serde_json::to_vec(&look(pager, areas_of)).unwrap_or_default();
-            // Who takes no answer gets none (VIEW-3).
+            // A client that cannot take the answer now gets none (VIEW-3).
             let _ = line.say(&text);
             drop(line);
-            // VIEW-2
+            // VIEW-2.
             pager.host.sleep(pager.clock.since(began) * 3);
         }
     }
 }
 
-/// Looks at everything.
+/// Collects all data of a view.
 fn look(pager: &Pager, areas_of: u32) -> View {
     let stats = pager.store.stats();
     let psi = pager.pressure.now();
@@ -352,7 +357,7 @@ fn look(pager: &Pager, areas_of: u32) -> View {
 
 fn process(pager: &Pager, mm: &Mm, pages: Pages) -> ProcessView {
     let resident = mm.resident_pages();
-    let own = resident - mm.relatives_share(resident);
+    let own = resident - mm.fork_group_share(resident);
     let (faults, ticks) = mm.served();
     let count: u64 = faults.iter().sum();
     let waited_ns = pager.account.ns(ticks) + pager.account.unanswered_ns(count);
@@ -367,14 +372,14 @@ fn process(pager: &Pager, mm: &Mm, pages: Pages) -> ProcessView {
     }
 }
 
-/// A name that fits, of a byte a letter.
+/// Returns a name that fits, with one byte per character.
 fn short(name: &str) -> String {
     let plain =
         |letter: char| if letter == ' ' || letter.is_ascii_graphic() { letter } else { '?' };
     name.chars().map(plain).take(NAME_MAX).collect()
 }
 
-/// Where the pages of an address space are: counts them, and calls `each` in the order of addresses.
+/// Counts the pages of an address space by location, and calls `each` in the order of addresses.
 fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
     let mut pages = Pages::default();
     let mut start = Some(Vpn(0));
@@ -387,7 +392,7 @@ fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
             start = state.space.visit(first, SLICE_PAGES, |vpn, entry| match entry {
                 Entry::None => {}
                 Entry::Resident(_) => entries.push((vpn, Some(At::Visible))),
-                Entry::Cool(_) => entries.push((vpn, Some(At::Cool))),
+                Entry::Standby(_) => entries.push((vpn, Some(At::Standby))),
                 Entry::Stored { slot, .. } => {
                     entries.push((vpn, None));
                     slots.push(slot);
@@ -402,7 +407,7 @@ fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
                 Some(Whereabouts::Ram) => Some(At::Ram),
                 Some(Whereabouts::File) => Some(At::File),
                 Some(Whereabouts::Nowhere) => Some(At::Same),
-                // It has come back, or was let go of, meanwhile.
+                // The page has come back, or was released, meanwhile.
                 None => None,
             });
             if let Some(at) = at {
@@ -414,7 +419,7 @@ fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
     pages
 }
 
-/// One area while its pages are counted.
+/// An area while its pages are counted.
 #[derive(Debug)]
 struct Counted {
     start: u64,
@@ -424,11 +429,11 @@ struct Counted {
     cells: Vec<Pages>,
 }
 
-/// The areas of a process that can be paged, while their pages are counted.
+/// Pageable areas of a process, while their pages are counted.
 #[derive(Debug, Default)]
 struct Map {
     areas: Vec<Counted>,
-    /// The one that was added to last.
+    /// Index of the area to which the last page belonged.
     at: usize,
 }
 
@@ -443,7 +448,8 @@ impl Map {
         Self::new(areas.into_iter().filter(|area| area.is_pageable() && !ours(area)))
     }
 
-    /// In the order of addresses. What lies side by side under one name is one area, whatever parts the kernel has of it.
+    /// Takes areas in the order of addresses. Joins adjacent areas with one name, even if the
+    /// kernel has several.
     fn new(areas: impl Iterator<Item = Area>) -> Self {
         let mut joined: Vec<Counted> = Vec::new();
         for Area { start, end, name, .. } in areas {
@@ -459,7 +465,7 @@ impl Map {
         Self { areas: joined, at: 0 }
     }
 
-    /// A page is there. Pages come in the order of their addresses.
+    /// Counts a page. Pages must come in the order of their addresses.
     fn add(&mut self, vpn: Vpn, at: At) {
         let address = vpn.address();
         while self.areas.get(self.at).is_some_and(|area| area.end <= address) {
@@ -467,7 +473,7 @@ impl Map {
         }
         let index = self.at;
         let Some(area) = self.areas.get_mut(index).filter(|area| area.start <= address) else {
-            // Unmapped since, or mapped later.
+            // The area was unmapped meanwhile, or mapped later.
             return;
         };
         area.pages.add(at);
@@ -480,11 +486,12 @@ impl Map {
         }
     }
 
-    /// Those with most pages one by one, in the order of addresses; the others by name.
+    /// Returns the areas with most pages one by one, in the order of addresses. The others are
+    /// summed up by name.
     fn list(self) -> Vec<AreaView> {
         let mut most: Vec<u64> = self.areas.iter().map(|area| area.pages.all()).collect();
         most.sort_unstable_by(|a, b| b.cmp(a));
-        // What every area of at least so many pages is listed by, so that equals are treated alike.
+        // Areas of at least this many pages are listed, so that equal areas are treated alike.
         let least = most.get(AREAS_MAX / 2).map_or(0, |&pages| pages + 1).max(1);
         let (mut listed, mut others) = (Vec::new(), BTreeMap::<String, AreaView>::new());
         for area in self.areas {
@@ -539,7 +546,7 @@ mod tests {
         let areas = heap.into_iter().chain([area(4 * mib, 5 * mib, "")]);
         let mut map = Map::new(areas);
         let at = |address: u64| Vpn(address / 4096);
-        // Before, in and between the areas.
+        // Pages before, in and between the areas.
         map.add(at(0), At::Ram);
         (0..8).for_each(|page| map.add(at(mib + page * 4096), At::Visible));
         map.add(at(2 * mib - 4096), At::File);
@@ -561,7 +568,7 @@ mod tests {
         let page = 4096;
         let areas = (0..3000).map(|n| area(n * 2 * page, (n * 2 + 1) * page, ""));
         let mut map = Map::new(areas.chain([area(1 << 40, 2 << 40, "[anon:arena]")]));
-        (0..3000).for_each(|n| map.add(Vpn(n * 2), At::Cool));
+        (0..3000).for_each(|n| map.add(Vpn(n * 2), At::Standby));
         (0..500).for_each(|n| map.add(Vpn((1 << 28) + n), At::Ram));
         let list = map.list();
         let lines: Vec<(&str, u64, u64)> =
@@ -571,14 +578,20 @@ mod tests {
 
     #[test]
     fn the_largest_answer_is_one_message() {
-        // Each is two bytes there.
+        // Each character takes two bytes there.
         let long = short(&"\\".repeat(2 * NAME_MAX));
         let process = |_| ProcessView {
             pid: u32::MAX,
-            // The kernel's names are no longer.
+            // The kernel's names are at most this long.
             name: "\\".repeat(15),
             resident_bytes: 1 << 40,
-            pages: Pages { visible: 1 << 28, cool: 1 << 28, ram: 1 << 28, file: 1 << 28, same: 9 },
+            pages: Pages {
+                visible: 1 << 28,
+                standby: 1 << 28,
+                ram: 1 << 28,
+                file: 1 << 28,
+                same: 9,
+            },
             faults: vec![1 << 32; Kind::COUNT],
             waited_us: 1 << 40,
             managed: true,

@@ -1,17 +1,18 @@
-//! A thread that writes lines for those that may not wait: for a reader that does not read, or for a device.
+//! A thread that writes lines for threads that may not wait for a reader or for a device.
 //!
-//! * WRITER-1: [`Writer::send`] never waits. A line for which there is no room is lost.
-//! * WRITER-2: [`Writer::end`] waits until all is written, unless the thread is stuck ([`Patience::LastLines`]). It is left then.
+//! * WRITER-1: [`Writer::send`] never waits. A line without room is lost.
+//! * WRITER-2: [`Writer::end`] waits until all is written. If the thread is stuck, it gives up
+//!   after [`Patience::LastLines`].
 
 use crate::patience::Patience;
 use ebb_sys::sched;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 
-/// Lines that may wait.
+/// Maximum number of lines that may wait.
 pub const WAITING_MAX: usize = 256;
 const STACK_BYTES: usize = 128 * 1024;
 
-/// The other end of the thread.
+/// Handle of the writer thread.
 #[derive(Debug)]
 pub struct Writer {
     lines: SyncSender<String>,
@@ -22,8 +23,7 @@ pub struct Writer {
 impl Writer {
     /// Starts the thread, which calls `write` for each line.
     ///
-    /// # Errors
-    /// No thread can be started.
+    /// # Errors Fails if no thread can be started.
     pub fn start(
         name: &str,
         mut write: impl FnMut(&str) + Send + 'static,
@@ -34,7 +34,7 @@ impl Writer {
         let body = move || {
             let _ = number.send(sched::this_thread());
             waiting.iter().for_each(|line| write(&line));
-            // Nobody waits for it any more, if that was long.
+            // After a long time no thread waits for it any more.
             let _ = end.send(());
         };
         std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body)?;
@@ -42,12 +42,12 @@ impl Writer {
         Ok(Self { lines, ended, thread })
     }
 
-    /// A line with its end. WRITER-1.
+    /// Sends a line, including its newline. WRITER-1.
     pub fn send(&self, line: String) {
         let _ = self.lines.try_send(line);
     }
 
-    /// No more comes. WRITER-2.
+    /// Ends the thread after the last line. WRITER-2.
     pub fn end(self) {
         drop(self.lines);
         let has_ended = |pause| self.ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
@@ -72,7 +72,8 @@ mod tests {
         assert_eq!(*written.lock().expect("whole"), "0\n1\n2\n3\n4\n5\n6\n7\n8\n");
     }
 
-    /// Standard error was a pipe that nobody read: the monitor stood in `write`, and the limit was off.
+    /// Shows that no thread waits for a reader that does not read. A monitor that stands in `write`
+    /// cannot keep the limit.
     #[test]
     fn nobody_waits_for_a_reader_that_does_not_read() {
         let (to, _reader) = sync_channel::<()>(0);

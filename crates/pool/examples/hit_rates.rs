@@ -1,9 +1,10 @@
-//! How often a page is found in memory: the pool beside plain LRU, and the clock of vmcache.
+//! Compares hit rates: the pool, plain LRU, and the clock of vmcache.
 //!
 //! ```text
 //! cargo run --release -p ebb-pool --example hit_rates
 //! ```
-//! 8,000 pages through 2,000 frames, 400,000 reads of each load, the second half of them counted. The same figures each time.
+//! 8,000 pages through 2,000 frames, 400,000 reads of each load, of which the second half counts.
+//! The figures are equal in each run.
 
 use ebb_mm::random::Random;
 use ebb_pool::{Options, PageId, Pool, PoolError};
@@ -13,7 +14,7 @@ const PAGES: u64 = 8_000;
 const FRAMES: usize = 2_000;
 const READS: u64 = 400_000;
 
-/// A page of a load, and whether it is part of a scan.
+/// Returns a page of a load, and whether it is part of a scan.
 fn page(load: &str, read: u64, random: &mut Random, ranks: &[f64]) -> (u64, bool) {
     let mut zipf = || {
         let unit = (random.word() >> 11) as f64 / (1u64 << 53) as f64;
@@ -23,21 +24,21 @@ fn page(load: &str, read: u64, random: &mut Random, ranks: &[f64]) -> (u64, bool
     match load {
         "uniform" => (random.word() % PAGES, false),
         "zipf" => (scattered(zipf()), false),
-        // Another working set every 50,000 reads.
+        // The working set changes every 50,000 reads.
         "shift" => (scattered((zipf() + read / 50_000 * 1_000) % PAGES), false),
         "loop" => (read % (FRAMES as u64 * 5 / 4), false),
-        // Every other read is of a scan from end to end.
+        // Every other read belongs to a scan from end to end.
         _ if read.is_multiple_of(2) => (scattered(zipf()), false),
         _ => (read / 2 % PAGES, true),
     }
 }
 
 trait Cache {
-    /// Reads a page; whether it was there.
+    /// Reads a page. Returns whether it was in the cache.
     fn read(&mut self, page: u64, scan: bool) -> Result<bool, PoolError>;
 }
 
-/// The pool; told what is a scan, or not.
+/// The pool. The flag tells whether it uses `shared_once` for scans.
 struct Ours<'pool>(&'pool Pool, bool);
 
 impl Cache for Ours<'_> {
@@ -75,7 +76,7 @@ impl Cache for Lru {
     }
 }
 
-/// A hand goes round: what is marked and was not used since leaves, the others are marked.
+/// A clock: the hand evicts pages that are marked and unused since, and marks the others.
 #[derive(Default)]
 struct Clock {
     marked: HashMap<u64, bool>,
@@ -113,7 +114,7 @@ fn hits(cache: &mut dyn Cache, load: &str, ranks: &[f64]) -> Result<f64, PoolErr
     for read in 0..READS {
         let (page, scan) = page(load, read, &mut random, ranks);
         let there = cache.read(page, scan)?;
-        // What a scan finds is no merit of the cache.
+        // Hits of a scan do not count, because they are no merit of the cache.
         hits += u64::from(there && read >= READS / 2);
     }
     Ok(200.0 * hits as f64 / READS as f64)

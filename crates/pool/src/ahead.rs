@@ -1,10 +1,10 @@
-//! Reads that nobody waits for yet: a few threads bring in what was asked for ahead.
+//! Prefetch: a few threads read pages before a thread needs them.
 //!
-//! Who asks claims the page's word, so that who needs the page meanwhile waits for this read instead of beginning one. The
-//! threads are started by the first such call.
+//! [`Ahead::ask`] claims the page's word. A thread that needs the page meanwhile waits for this
+//! read instead of starting another. The first call starts the threads.
 //!
-//! * AHEAD-1: a page that was claimed is in the queue or at a thread, which publishes or gives up on it; when the pool
-//! goes, nobody is left who could wait.
+//! * AHEAD-1: a claimed page is in the queue or at a prefetch thread, which publishes it or gives
+//!   up on it. When the pool is dropped, no thread is left that could wait.
 
 use crate::error::PageId;
 use crate::pool::Inner;
@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// Reads in flight at once.
+/// Number of threads, and so of reads in flight at once.
 const THREADS: usize = 8;
-/// Pages that wait to be read, at most, and at most a quarter of the frames.
+/// Largest number of queued pages; it is also limited to a quarter of the frames.
 const QUEUE_MAX: usize = 256;
 
 #[derive(Default)]
@@ -24,15 +24,15 @@ struct Queue {
     closed: bool,
 }
 
-struct Desk {
+struct Shared {
     queue: Mutex<Queue>,
     filled: Condvar,
 }
 
-/// See the head of the file.
+/// The prefetch threads and their queue. See the head of the file.
 pub struct Ahead {
     pool: Arc<Inner>,
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     threads: OnceLock<Vec<JoinHandle<()>>>,
     most: usize,
 }
@@ -40,11 +40,11 @@ pub struct Ahead {
 impl Ahead {
     pub fn new(pool: Arc<Inner>) -> Self {
         let most = QUEUE_MAX.min(pool.frames.count() as usize / 4);
-        let desk = Arc::new(Desk { queue: Mutex::default(), filled: Condvar::new() });
-        Self { pool, desk, threads: OnceLock::new(), most }
+        let shared = Arc::new(Shared { queue: Mutex::default(), filled: Condvar::new() });
+        Self { pool, shared, threads: OnceLock::new(), most }
     }
 
-    /// How many of the pages are on their way by this call.
+    /// Returns how many of the pages this call has queued.
     pub fn ask(&self, pages: &[PageId]) -> usize {
         let threads =
             self.threads.get_or_init(|| (0..THREADS).filter_map(|_| self.thread()).collect());
@@ -53,24 +53,25 @@ impl Ahead {
         }
         let mut asked = 0;
         for &page in pages {
-            let mut queue = self.desk.queue.lock();
+            let mut queue = self.shared.queue.lock();
             if queue.pages.len() >= self.most {
                 break;
             }
             if self.pool.has(page) && self.pool.table.word(page).claim() {
                 queue.pages.push_back(page);
                 asked += 1;
-                self.desk.filled.notify_one();
+                self.shared.filled.notify_one();
             }
         }
         asked
     }
 
-    /// None if the system has no thread to give: then there are fewer, or nothing comes ahead.
+    /// Starts a thread. Returns `None` if the system cannot start one; then fewer threads, or none,
+    /// prefetch.
     fn thread(&self) -> Option<JoinHandle<()>> {
-        let (pool, desk) = (self.pool.clone(), self.desk.clone());
+        let (pool, shared) = (self.pool.clone(), self.shared.clone());
         let work = move || {
-            while let Some(page) = desk.next() {
+            while let Some(page) = shared.next() {
                 pool.load_ahead(page);
             }
         };
@@ -78,7 +79,7 @@ impl Ahead {
     }
 }
 
-impl Desk {
+impl Shared {
     fn next(&self) -> Option<PageId> {
         let mut queue = self.queue.lock();
         loop {
@@ -95,10 +96,10 @@ impl Desk {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        self.desk.queue.lock().closed = true;
-        self.desk.filled.notify_all();
+        self.shared.queue.lock().closed = true;
+        self.shared.filled.notify_all();
         for thread in self.threads.take().into_iter().flatten() {
-            // A thread that panicked has said so.
+            // A thread that panicked has printed its message already.
             let _ = thread.join();
         }
     }

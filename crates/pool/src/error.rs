@@ -1,9 +1,9 @@
-//! What can go wrong, in words for whoever runs the storage engine.
+//! Errors of a pool, with messages for the operator of the storage engine.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A page by its number: where it lies in the file, in pages.
+/// Number of a page: its position in the file, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageId(pub u64);
 
@@ -17,71 +17,72 @@ impl std::fmt::Display for PageId {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// An option makes no sense.
+    /// An option has an invalid value.
     #[error("{option} is {given}, and must be {wanted}")]
     Option {
-        /// Its name.
+        /// Name of the option.
         option: &'static str,
-        /// What was given.
+        /// The given value.
         given: u64,
-        /// What would do.
+        /// Description of the valid values.
         wanted: &'static str,
     },
     /// A file could not be opened, read, written or synced.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// Of which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Somebody has the file open as a pool.
+    /// Another pool has the file open.
     #[error("{} is in use by another pool", path.display())]
     InUse {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file beside the pool's is not its journal. Nothing was changed.
     #[error("{} is not a journal of a pool: move it away, or name another file", path.display())]
     NotAJournal {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// There is no such page.
     #[error("{page} is beyond the end: there are {pages} pages")]
     NoSuchPage {
-        /// What was asked for.
+        /// The requested page.
         page: PageId,
-        /// How many there are.
+        /// Number of pages of the pool.
         pages: u64,
     },
-    /// The most pages that the pool was opened for.
+    /// The pool already has the largest number of pages for which it was opened.
     #[error("the pool has {pages} pages, the most it was opened for (`Options::pages_max`)")]
     Full {
-        /// How many.
+        /// Number of pages.
         pages: u64,
     },
-    /// Every frame is latched, or waits to be written, and stayed so.
+    /// Every frame is latched, or waits to be written, for the whole time limit.
     #[error(
         "all {frames} frames were latched for {seconds} s: fewer latches at a time, or more frames"
     )]
     AllLatched {
-        /// How many frames there are.
+        /// Number of frames.
         frames: u32,
-        /// How long it was tried.
+        /// Time limit in seconds.
         seconds: u64,
     },
-    /// A commit was asked for by a thread whose own change is not over. It would wait for itself.
+    /// A thread called for a commit while its own change was not over. It would wait for itself.
     #[error(
         "a commit within a change waits for itself: end the change first, or use `Change::commit`"
     )]
     CommitInChange,
-    /// A sync failed before, so that nobody knows what of the journal is on the disk. Nothing is written from then on.
+    /// A sync failed before, so it is unknown how much of the journal is on the disk. Nothing is
+    /// written from then on.
     #[error("a sync of {} failed before: the pool must be opened anew", path.display())]
     Broken {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
 }

@@ -1,10 +1,10 @@
-//! The frames: memory of a fixed size and place, in which pages lie while they are in memory.
+//! The frames: memory of fixed size and address that holds the pages in memory.
 //!
 //! Invariants:
-//! * BUFFERS-1: a frame is in `free`, or belongs to exactly one page (whose word names it), or to whoever took it and has not
-//!   published it yet.
-//! * BUFFERS-2: the bytes of a frame are written by nobody but who has its page latched exclusively, or by who took it (BUFFERS-1);
-//!   they are read under a latch.
+//! * BUFFERS-1: a frame is in `free`, or belongs to exactly one page, whose word names it. Or it
+//!   belongs to a thread that took it and has not published it yet.
+//! * BUFFERS-2: only a thread that has the page latched exclusively, or that took the frame
+//!   (BUFFERS-1), writes the bytes of a frame. Threads read them under a latch.
 
 use crate::error::PageId;
 use ebb_mm::PAGE_SIZE;
@@ -18,20 +18,22 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// The bytes of a page.
 pub type Bytes = [u8; PAGE_SIZE];
 
-/// See the head of the file.
+/// The frames of a pool. See the head of the file.
 pub struct Frames {
     base: NonNull<Bytes>,
     count: u32,
-    /// The page in each, once it is there.
+    /// The page in each frame, once it is there.
     owners: Box<[AtomicU64]>,
-    /// A bit for each: used since reclaim looked last.
+    /// A bit for each frame: used since the last call of `harvest`.
     touched: Box<[AtomicU64]>,
     free: Mutex<Vec<u32>>,
 }
 
-// SAFETY: the mapping is owned, nothing in it is bound to a thread, and its bytes are shared by BUFFERS-2 only.
+// SAFETY: the mapping is owned, nothing in it is bound to a thread, and its bytes are shared by
+// BUFFERS-2 only.
 unsafe impl Send for Frames {}
-// SAFETY: as above.
+// SAFETY: the mapping is owned, nothing in it is bound to a thread, and its bytes are shared by
+// BUFFERS-2 only.
 unsafe impl Sync for Frames {}
 
 fn words(count: usize) -> Box<[AtomicU64]> {
@@ -39,13 +41,15 @@ fn words(count: usize) -> Box<[AtomicU64]> {
 }
 
 impl Frames {
-    /// So many frames, all free. Their memory is had from the system page by page, at first use.
+    /// Creates `count` frames, all free. The system provides their memory page by page, at first
+    /// use.
     pub fn new(count: u32) -> io::Result<Self> {
         let bytes = count as usize * PAGE_SIZE;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, prot, MapFlags::PRIVATE) }?;
-        // SAFETY: the advice changes no content. Where there are no huge pages it is refused, and nothing is lost.
+        // SAFETY: the advice changes no content. A system without huge pages refuses it, and
+        // nothing is lost.
         let _ = unsafe { madvise(base, bytes, Advice::LinuxHugepage) };
         Ok(Self {
             base: NonNull::new(base.cast()).expect("the kernel never maps page zero unasked"),
@@ -56,50 +60,51 @@ impl Frames {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of frames.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// A free frame, and how many are left; None if there is none.
+    /// Takes a free frame. Returns it and how many are left, or `None` if there is none.
     pub fn take(&self) -> Option<(u32, usize)> {
         let mut free = self.free.lock();
         let frame = free.pop()?;
         Some((frame, free.len()))
     }
 
-    /// How many are free.
+    /// Returns the number of free frames.
     pub fn free(&self) -> usize {
         self.free.lock().len()
     }
 
-    /// A frame is free again.
+    /// Frees a frame.
     pub fn give(&self, frame: u32) {
         self.free.lock().push(frame);
     }
 
-    /// Many at once.
+    /// Frees many frames at once.
     pub fn give_all(&self, frames: &[u32]) {
         self.free.lock().extend_from_slice(frames);
     }
 
-    /// Says which page is in a frame, not used since.
+    /// Records which page is in a frame, and that it is unused since.
     pub fn own(&self, frame: u32, page: PageId) {
         self.owners[frame as usize].store(page.0, Release);
         self.touched[frame as usize / 64].fetch_and(!(1 << (frame % 64)), Relaxed);
     }
 
-    /// The page in a frame is used.
+    /// Records that the page in a frame is used.
     #[inline]
     pub fn touch(&self, frame: u32) {
         let (word, bit) = (&self.touched[frame as usize / 64], 1 << (frame % 64));
-        // Most are hit more than once between two looks, and a line that nobody writes to is in every CPU's cache.
+        // Most frames are used more than once between two scans. A cache line without writes stays
+        // in every CPU's cache.
         if word.load(Relaxed) & bit == 0 {
             word.fetch_or(bit, Relaxed);
         }
     }
 
-    /// Every page whose frame was used since the last call.
+    /// Calls `used` for every page whose frame was used since the last call.
     pub fn harvest(&self, mut used: impl FnMut(PageId)) {
         for (word, first) in self.touched.iter().zip((0..).step_by(64)) {
             if word.load(Relaxed) == 0 {
@@ -120,32 +125,33 @@ impl Frames {
         unsafe { self.base.as_ptr().add(frame as usize) }
     }
 
-    /// The bytes of a frame.
+    /// Returns the bytes of a frame.
     ///
     /// # Safety
-    /// The caller has its page latched for as long as the reference lives (BUFFERS-2).
+    /// The caller has the frame's page latched for as long as the reference lives (BUFFERS-2).
     #[inline]
     pub unsafe fn bytes(&self, frame: u32) -> &Bytes {
-        // SAFETY: by the caller's word nobody writes meanwhile; any bytes are a page.
+        // SAFETY: by the caller's contract no thread writes meanwhile; any bytes are a page.
         unsafe { &*self.at(frame) }
     }
 
-    /// The bytes of a frame, to be changed.
+    /// Returns the bytes of a frame for writing.
     ///
     /// # Safety
-    /// The caller has its page latched exclusively, or took the frame and has not published it (BUFFERS-2), and has no other
-    /// reference to its bytes.
+    /// The caller has the frame's page latched exclusively, or took the frame and has not published
+    /// it (BUFFERS-2). The caller has no other reference to its bytes.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the latch makes it exclusive, not the borrow")]
     pub unsafe fn bytes_mut(&self, frame: u32) -> &mut Bytes {
-        // SAFETY: by the caller's word nobody else has them.
+        // SAFETY: by the caller's contract no other thread has them.
         unsafe { &mut *self.at(frame) }
     }
 }
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has a reference to it: they borrow from `self`.
+        // SAFETY: `self` owns the mapping, and no reference to it is left, because they borrow from
+        // `self`.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.count as usize * PAGE_SIZE) };
     }
 }

@@ -1,4 +1,4 @@
-//! Latches as values: a page is latched for as long as one of these lives.
+//! Latches as values: a page is latched for as long as its guard lives.
 
 use crate::error::{PageId, PoolError};
 use crate::frames::Bytes;
@@ -8,7 +8,7 @@ use parking_lot::RwLockReadGuard;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// A page that others may read at the same time, and nobody writes to.
+/// A page latched for reading: others may read it at the same time, and no thread writes to it.
 #[must_use = "the page is latched for as long as this lives"]
 pub struct Shared<'pool> {
     pool: &'pool Inner,
@@ -22,7 +22,7 @@ impl<'pool> Shared<'pool> {
         Ok(Self { pool, page, frame })
     }
 
-    /// Which page it is.
+    /// Returns the number of the page.
     #[must_use]
     pub fn page(&self) -> PageId {
         self.page
@@ -44,7 +44,8 @@ impl Drop for Shared<'_> {
     }
 }
 
-/// A page that nobody else has. Written to, it is dirty: a commit makes it last.
+/// A page latched for writing: no other thread has it. A write makes it dirty, and a commit makes
+/// the write durable.
 #[must_use = "the page is latched for as long as this lives"]
 pub struct Exclusive<'change> {
     pool: &'change Inner,
@@ -57,7 +58,7 @@ impl<'change> Exclusive<'change> {
         Self { pool, page, frame }
     }
 
-    /// Which page it is.
+    /// Returns the number of the page.
     #[must_use]
     pub fn page(&self) -> PageId {
         self.page
@@ -76,7 +77,8 @@ impl Deref for Exclusive<'_> {
 impl DerefMut for Exclusive<'_> {
     fn deref_mut(&mut self) -> &mut Bytes {
         self.pool.dirtied(self.page);
-        // SAFETY: its page is latched exclusively, until `drop`, and `self` is borrowed for as long.
+        // SAFETY: its page is latched exclusively, until `drop`, and `self` is borrowed for as
+        // long.
         unsafe { self.pool.frames.bytes_mut(self.frame) }
     }
 }
@@ -88,7 +90,7 @@ impl Drop for Exclusive<'_> {
 }
 
 thread_local! {
-    /// Pools that this thread is changing, by where they are.
+    /// Addresses of the pools that this thread is changing.
     static CHANGES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -96,18 +98,19 @@ fn key(pool: &Inner) -> usize {
     std::ptr::from_ref(pool).addr()
 }
 
-/// Whether this thread is within a change of the pool.
+/// Returns whether this thread is within a change of the pool.
 pub(crate) fn changes(pool: &Inner) -> bool {
     CHANGES.with_borrow(|changes| changes.contains(&key(pool)))
 }
 
-/// Something that is changed: what belongs together is written within one of these, and a commit finds all of it or
-/// nothing. Commits wait until there is none.
+/// A set of writes that belong together: after a crash a commit has all of them or none. Commits
+/// wait until there is no change.
 ///
-/// There is no way back: a change that ends, by an error, too, is committed as far as it went. A program that cannot go on
-/// from there opens the pool anew, or keeps what it needs to undo it.
+/// There is no rollback: a change that ends, even by an error, is committed as far as it went. A
+/// program that cannot continue from there opens the pool anew, or keeps the data to undo it.
 ///
-/// A thread that is within one begins no second of the same pool: it could wait for a commit that waits for it.
+/// A thread within a change must not begin a second of the same pool, because it could wait for a
+/// commit that waits for it.
 #[must_use = "pages are written within a change"]
 pub struct Change<'pool> {
     pool: &'pool Pool,
@@ -122,33 +125,33 @@ impl<'pool> Change<'pool> {
         Self { pool, _gate: gate }
     }
 
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub fn pool(&self) -> &'pool Pool {
         self.pool
     }
 
-    /// Latches a page to write to it.
+    /// Latches a page for writing.
     ///
     /// # Errors
-    /// There is no such page, or it cannot be brought in.
+    /// There is no such page, or it cannot be read.
     pub fn exclusive(&self, page: PageId) -> Result<Exclusive<'_>, PoolError> {
         let pool = self.pool.inner();
         let frame = pool.fix(page, Latch::Exclusive, false)?;
         Ok(Exclusive::of(pool, page, frame))
     }
 
-    /// One more page at the end, all zeros.
+    /// Adds a page at the end, all zeros.
     ///
     /// # Errors
-    /// The pool has as many pages as it was opened for, or no frame can be had.
+    /// The pool has as many pages as it was opened for, or no frame is available.
     pub fn allocate(&self) -> Result<Exclusive<'_>, PoolError> {
         let pool = self.pool.inner();
         let (page, frame) = pool.allocate()?;
         Ok(Exclusive::of(pool, page, frame))
     }
 
-    /// Ends the change, and makes it and all before it last.
+    /// Ends the change, and makes it and all changes before it durable.
     ///
     /// # Errors
     /// As [`Pool::commit`].

@@ -1,22 +1,25 @@
-//! The journal: where changed pages are written before they take their places in the file.
+//! The journal: changed pages are written to it before they are written to the file.
 //!
 //! ```text
-//! page 0, 1   headers: magic, generation, salt, hash. The valid one with the greater generation counts.
+//! page 0, 1   headers: magic, generation, salt, hash. The valid one with the greater generation
+//!             counts.
 //! page 2 ..   batches, one after the other:
-//!               one page      magic, salt, sequence, how many pages, whether it commits, how many pages the pool has,
-//!                             its own hash; of each page its number and hash
-//!               so many pages
+//!               one page      magic, salt, sequence, number of pages, whether it commits, number
+//!                             of pages of the pool, own hash; number and hash of each page
+//!               the pages
 //! ```
 //! Numbers are little-endian; hashes are XXH3 with the salt as seed.
 //!
 //! Invariants:
-//! * JOURNAL-1: a batch counts if it is whole (every hash is right), has the header's salt, and so have all before it, in
-//!   sequence. The first that is not so is the end.
-//! * JOURNAL-2: what was written up to a batch that commits is what the pool is after a crash; what is beyond the last of them
-//!   never was.
-//! * JOURNAL-3: a generation begins only after all of the one before is in the file, and that was synced. Its header is written
-//!   over the older of the two: whatever a crash leaves of it, one is valid.
-//! * JOURNAL-4: once a sync has failed nothing is written any more: the system may have forgotten what it did not write.
+//! * JOURNAL-1: a batch counts if it is whole (every hash is right) and has the header's salt, and
+//!   all batches before it do, in sequence. The first batch that fails this is the end.
+//! * JOURNAL-2: after a crash the pool has all batches up to the last one that commits, and nothing
+//!   of the batches after that.
+//! * JOURNAL-3: a generation begins only after everything of the generation before is in the file,
+//!   and that was synced. Its header overwrites the older of the two, so a crash leaves one valid
+//!   header.
+//! * JOURNAL-4: once a sync has failed, nothing is written any more, because the system may have
+//!   dropped the data it did not write.
 
 use crate::error::{PageId, PoolError};
 use crate::frames::Bytes;
@@ -29,21 +32,21 @@ use twox_hash::XxHash3_64;
 
 const HEADER_MAGIC: &[u8; 8] = b"EBBPOOLJ";
 const BATCH_MAGIC: &[u8; 8] = b"EBBBATCH";
-/// The first page of batches.
+/// Number of the first page of batches.
 const START: u32 = 2;
 const COMMITS: u32 = 1;
-/// Where in a batch's first page things are.
+/// Offsets in a batch's first page.
 const BATCH_HASH: usize = 40;
 const ENTRIES: usize = 48;
-/// Most pages in a batch.
+/// Largest number of pages in a batch.
 pub const BATCH_MAX: usize = (PAGE_SIZE - ENTRIES) / 16;
 
-/// A page of one's own, where direct I/O can reach it.
+/// A page with an alignment for direct I/O.
 #[repr(align(4096))]
 pub struct Aligned(pub Bytes);
 
 impl Aligned {
-    /// All zeros.
+    /// Creates a page of zeros.
     pub fn new() -> Box<Self> {
         Box::new(Self([0; PAGE_SIZE]))
     }
@@ -61,14 +64,14 @@ fn hash(salt: u64, bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(salt, bytes)
 }
 
-/// What a batch says of itself.
+/// The first page of a batch.
 struct Batch {
     pages: Vec<(PageId, u64)>,
     commits: Option<u64>,
 }
 
 impl Batch {
-    /// JOURNAL-1, but for the pages.
+    /// Parses and checks the first page of a batch: JOURNAL-1 without the pages.
     fn parse(page: &mut Aligned, salt: u64, sequence: u64) -> Option<Self> {
         let told = page.get(BATCH_HASH);
         page.put(BATCH_HASH, 0);
@@ -85,16 +88,16 @@ impl Batch {
     }
 }
 
-/// What a journal held when it was opened.
+/// The contents of a journal when it was opened.
 #[derive(Default, Debug)]
 pub struct Recovered {
-    /// Where the newest copy of each page is that a commit made last; later ones win.
+    /// Location of each committed page in the journal; later ones win.
     pub pages: Vec<(PageId, u32)>,
-    /// How many pages the last commit left the pool with.
+    /// Number of pages of the pool after the last commit.
     pub count: Option<u64>,
 }
 
-/// See the head of the file.
+/// The journal. See the head of the file.
 pub struct Journal {
     medium: Arc<dyn Medium>,
     path: PathBuf,
@@ -102,14 +105,14 @@ pub struct Journal {
     salt: u64,
     sequence: u64,
     next: u32,
-    /// There are batches that no commit has made last.
+    /// Whether there are batches without a commit.
     pending: bool,
     broken: bool,
     head: Box<Aligned>,
 }
 
 impl Journal {
-    /// Opens it, and reads what it holds. An empty medium becomes a journal.
+    /// Opens a journal, and reads its contents. An empty medium becomes a journal.
     pub fn open(medium: Arc<dyn Medium>, path: PathBuf) -> Result<(Self, Recovered), PoolError> {
         let mut journal = Self {
             medium,
@@ -145,7 +148,7 @@ impl Journal {
         Ok((journal, recovered))
     }
 
-    /// An error of its medium.
+    /// Creates an error of the journal's medium.
     pub fn error(&self, what: &'static str, source: io::Error) -> PoolError {
         PoolError::Io { what, path: self.path.clone(), source }
     }
@@ -155,7 +158,7 @@ impl Journal {
         done.map_err(|source| self.error("read", source))
     }
 
-    /// Reads every batch that counts (JOURNAL-1), and goes on behind the last.
+    /// Reads every batch that counts (JOURNAL-1), and sets the position after the last.
     fn recover(&mut self) -> Result<Recovered, PoolError> {
         let end = self.medium.pages().map_err(|source| self.error("read", source))?;
         let (mut recovered, mut open) = (Recovered::default(), Vec::new());
@@ -181,13 +184,14 @@ impl Journal {
         Ok(recovered)
     }
 
-    /// Reads the page at a place.
+    /// Reads the page at a position in the journal.
     pub fn read_place(&self, place: u32, into: &mut Bytes) -> io::Result<()> {
         self.medium.read(place.into(), into)
     }
 
-    /// Writes pages, [`BATCH_MAX`] at most, and says where the first is; the others follow. `commits`: with them all
-    /// that was written so far is to last once it is synced, in a pool of so many pages.
+    /// Writes at most [`BATCH_MAX`] pages. Returns the position of the first; the others follow.
+    /// With `commits`, a sync makes everything written before durable, in a pool of that many
+    /// pages.
     pub fn append(
         &mut self,
         pages: &[(PageId, &Bytes)],
@@ -214,7 +218,7 @@ impl Journal {
         head.put(BATCH_HASH, hash(self.salt, &head.0));
         let all: Vec<&Bytes> =
             std::iter::once(&self.head.0).chain(pages.iter().map(|page| page.1)).collect();
-        // What failed is written over by the next.
+        // A batch that failed is overwritten by the next one.
         let done = self.medium.write(self.next.into(), &all);
         done.map_err(|source| self.error("write", source))?;
         self.next = next;
@@ -223,17 +227,17 @@ impl Journal {
         Ok(first)
     }
 
-    /// There are batches that no commit has made last.
+    /// Returns whether there are batches without a commit.
     pub fn is_pending(&self) -> bool {
         self.pending
     }
 
-    /// Pages written since it was empty.
+    /// Returns the number of pages written since the journal was empty.
     pub fn len(&self) -> u64 {
         u64::from(self.next - START)
     }
 
-    /// JOURNAL-4
+    /// Returns an error if a sync has failed before (JOURNAL-4).
     pub fn check(&self) -> Result<(), PoolError> {
         if self.broken {
             return Err(PoolError::Broken { path: self.path.clone() });
@@ -241,12 +245,14 @@ impl Journal {
         Ok(())
     }
 
-    /// A sync failed, of the journal or of the file it is moved to: nothing is written from now on (JOURNAL-4).
+    /// Records that a sync failed, of the journal or of the file: nothing is written from now on
+    /// (JOURNAL-4).
     pub fn break_off(&mut self) {
         self.broken = true;
     }
 
-    /// Everything is in the file, which was synced: begins anew (JOURNAL-3), and keeps room for `keep` pages.
+    /// Begins a new generation, after everything is in the file and synced (JOURNAL-3). Keeps room
+    /// for `keep` pages.
     pub fn reset(&mut self, keep: u64) -> Result<(), PoolError> {
         self.check()?;
         let mut salt = [0; 8];
@@ -262,7 +268,8 @@ impl Journal {
         let done =
             self.medium.write(generation % 2, &[&self.head.0]).and_then(|()| self.medium.sync());
         done.map_err(|source| {
-            // Perhaps it is there, and nothing of the generation before counts any more.
+            // The new header may be on the disk, and then the generation before does not count any
+            // more.
             self.broken = true;
             self.error("begin", source)
         })?;
@@ -270,7 +277,7 @@ impl Journal {
         self.pending = false;
         let keep = keep + u64::from(START);
         if self.medium.pages().is_ok_and(|pages| pages > keep) {
-            // Room that is not given back is no reason to fail.
+            // A failure to shrink the medium only costs room, so it is no error.
             let _ = self.medium.set_pages(keep);
         }
         Ok(())

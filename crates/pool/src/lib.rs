@@ -1,9 +1,12 @@
-//! A buffer manager: pages of a file by number, in a fixed amount of memory, for programs that can be changed.
+//! A buffer manager: pages of a file by number, in a fixed amount of memory, for programs that can
+//! be changed.
 //!
-//! `ebb run` gives a program that knows nothing of it less memory than it wants. A storage engine knows which page it needs,
-//! for how long, and whether it will need it again; told so, the same multi-gen LRU pays no page fault and no scan of page
-//! tables. The manner is that of vmcache (Leis et al., "Virtual-Memory Assisted Buffer Management", SIGMOD 2023): one word for
-//! each page, explicit latches, reads straight into the frame, eviction in batches by whoever needs a frame.
+//! `ebb run` gives an unchanged program less memory than it wants. A storage engine knows which
+//! page it needs, for how long, and whether it will need it again. With that knowledge the
+//! multi-gen LRU needs no page fault and no scan of page tables. The design follows vmcache (Leis
+//! et al., "Virtual-Memory Assisted Buffer Management", SIGMOD 2023). It has one word for each
+//! page, explicit latches, and reads straight into the frame. A thread that needs a frame evicts
+//! pages in batches.
 //!
 //! ```
 //! use ebb_pool::{Options, PageId, Pool, PoolError};
@@ -23,10 +26,10 @@
 //! // Once this returns, no crash undoes it.
 //! change.commit()?;
 //!
-//! // They are read latched with others who read.
+//! // Readers latch a page together with other readers.
 //! assert_eq!(&pool.shared(number)?[..5], b"hello");
 //!
-//! // What the program knows and the pool cannot: these pages are needed next, and this one only once.
+//! // The program can tell the pool that some pages are needed next, and one page only once.
 //! pool.prefetch(&[number]);
 //! let page = pool.shared_once(number)?;
 //! # drop(page);
@@ -34,24 +37,27 @@
 //! # }
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! * **Memory.** Never more than [`Options::frames`] pages are in memory; what the pool knows of a page that was once used
-//!   takes some 30 bytes.
-//! * **Latches.** Who reads a page sees no half of a change to it. There is no order that the pool asks for: a program latches
-//!   from the root down, or by number, as it likes, and as long as all its threads do the same they do not wait for each
-//!   other in a circle. A latched page stays in its frame; if all frames are latched for ten seconds, who needs one is told so.
-//! * **Crashes.** After a crash, of the program or of the machine, the pool is as the last [`Pool::commit`] left it that
-//!   returned, or as one left it that was under way, whole. What is written out before it is committed goes to the journal, as
-//!   in SQLite's write-ahead log, and never over a page in its place. Once a sync has failed nothing is written any more: the
-//!   system may have dropped what it could not write, and a second sync that goes well would prove nothing.
-//! * **Errors.** A page that cannot be written stays in memory, and dirty; whoever needs its frame, or commits, is told.
+//! * **Memory.** At most [`Options::frames`] pages are in memory. The pool keeps about 30 bytes for
+//!   each page that has been used.
+//! * **Latches.** A reader never sees half of a change to a page. The pool prescribes no order of
+//!   latches. A program may latch from the root down, or by number. If all its threads follow one
+//!   order, they do not deadlock. A latched page stays in its frame. If all frames are latched for
+//!   ten seconds, a thread that needs one gets an error.
+//! * **Crashes.** After a crash of the program or the machine, the pool is as the last returned
+//!   [`Pool::commit`] left it, or a whole later one that was under way. Uncommitted pages are
+//!   written to the journal, as in SQLite's write-ahead log, and never over a page in the file.
+//!   Once a sync has failed, nothing is written any more. The system may have dropped data that it
+//!   could not write, and a second successful sync would prove nothing.
+//! * **Errors.** A page that cannot be written stays in memory, and dirty. A thread that needs its
+//!   frame, or commits, gets the error.
 //!
-//! # What does not
+//! # Limits
 //!
-//! Pages in their places have no checksum: a program that wants to find rotten disks puts one into the page. Pages are not
-//! given back: a free list is the program's. There is no transaction: two changes that go on at the same time see each
-//! other's pages.
+//! Pages in the file have no checksum. A program that wants to detect damaged disks puts one into
+//! the page. Pages are not freed: a free list is the program's task. There are no transactions: two
+//! simultaneous changes see each other's pages.
 //!
 //! [`btree::BTree`] is an ordered map on a pool, small enough to be read as an example.
 

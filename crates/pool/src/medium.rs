@@ -1,4 +1,4 @@
-//! Where pages are kept: a file, as a rule. Tests put in one that loses what was not synced.
+//! Media that keep the pages: normally files. Tests use a medium that loses unsynced writes.
 
 use crate::error::PoolError;
 use ebb_mm::PAGE_SIZE;
@@ -9,51 +9,51 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Bytes at offsets, which last once they are synced.
+/// Bytes at offsets, which are durable once they are synced.
 ///
-/// What was written since the last sync that went well may be lost by a crash of the machine, in whole or in part and in
-/// any order; a sector of 512 bytes is written whole or not at all.
+/// A crash of the machine may lose writes since the last successful sync, whole or in part and in
+/// any order. A sector of 512 bytes is written whole or not at all.
 pub trait Medium: Send + Sync {
-    /// Fills the page from `page` on. What is beyond the end reads as zeros.
+    /// Fills `into` with the page `page`. The part beyond the end reads as zeros.
     ///
     /// # Errors
     /// The medium cannot be read.
     fn read(&self, page: u64, into: &mut [u8; PAGE_SIZE]) -> io::Result<()>;
 
-    /// Writes pages that follow each other from `page` on.
+    /// Writes consecutive pages from `page` on.
     ///
     /// # Errors
-    /// Not all of it could be written. What of it was is unknown.
+    /// Not all of it could be written. It is unknown which part was.
     fn write(&self, page: u64, pages: &[&[u8; PAGE_SIZE]]) -> io::Result<()>;
 
-    /// What was written lasts.
+    /// Makes all writes durable.
     ///
     /// # Errors
-    /// Nobody knows what of it lasts.
+    /// It is unknown which writes are durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// How many pages it has, the last one perhaps in part.
+    /// Returns the number of pages; the last one may be partial.
     ///
     /// # Errors
-    /// It cannot be asked.
+    /// The length cannot be determined.
     fn pages(&self) -> io::Result<u64>;
 
-    /// Has it end there.
+    /// Sets the number of pages.
     ///
     /// # Errors
-    /// It cannot be shortened or made longer.
+    /// The medium cannot be shortened or lengthened.
     fn set_pages(&self, pages: u64) -> io::Result<()>;
 }
 
-/// Most pages in one call of the system.
+/// Largest number of pages in one system call.
 const PARTS_MAX: usize = 256;
 
-/// A file, read and written past the page cache where its file system can do that.
+/// A file, with direct I/O if its file system supports that.
 #[derive(Debug)]
 pub struct Disk(File);
 
 impl Disk {
-    /// Opens it, or makes it. `direct`: past the page cache, if that is possible.
+    /// Opens or creates a file. With `direct` it bypasses the page cache, if that is possible.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
@@ -67,7 +67,7 @@ impl Disk {
         Ok(Self(rustix::fs::open(path, flags, mode)?.into()))
     }
 
-    /// Keeps other pools away for as long as it is open.
+    /// Locks the file against other pools for as long as it is open.
     pub(crate) fn lock(&self, path: &Path) -> Result<(), PoolError> {
         flock(&self.0, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
             Errno::WOULDBLOCK => PoolError::InUse { path: path.into() },
@@ -89,7 +89,7 @@ impl Medium for Disk {
                 Ok(0) => break,
                 Ok(bytes) => done += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The rest of a page that ends within a sector, past the page cache.
+                // With direct I/O, the end of the file lies within a sector.
                 Err(error)
                     if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) && done > 0 =>
                 {

@@ -5,8 +5,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// One page, and the bytes of the only frame. Whoever reads or writes them must have the latch, or have found the page
-/// evicted: loom complains of what is not ordered.
+/// One page, and the bytes of the only frame. A thread that accesses them must have the latch, or
+/// have evicted the page. Loom reports accesses that are not ordered.
 #[derive(Default)]
 struct Page {
     word: Word,
@@ -16,9 +16,10 @@ struct Page {
 impl Page {
     fn latch(&self, how: Latch) {
         if self.word.latch(how) == Found::Missing {
-            // It is loaded as it left: the model has no file.
+            // The page is loaded as it was evicted, because the model has no file.
             self.bytes.with_mut(|bytes| {
-                // SAFETY: what is missing is latched exclusively by who found that.
+                // SAFETY: a missing page is latched exclusively by the thread that found it
+                // missing.
                 let _loaded = unsafe { &mut *bytes };
             });
             self.word.publish(0, Some(how));
@@ -28,7 +29,7 @@ impl Page {
     fn write(&self) {
         self.latch(Latch::Exclusive);
         self.bytes.with_mut(|bytes| {
-            // SAFETY: it is latched exclusively.
+            // SAFETY: the page is latched exclusively.
             let bytes = unsafe { &mut *bytes };
             *bytes = bytes.map(|n| n + 1);
         });
@@ -38,7 +39,7 @@ impl Page {
     fn read(&self) -> u32 {
         self.latch(Latch::Shared);
         let bytes = self.bytes.with(|bytes| {
-            // SAFETY: it is latched.
+            // SAFETY: the page is latched.
             unsafe { *bytes }
         });
         self.word.unlatch_shared();
@@ -50,11 +51,12 @@ impl Page {
         self.read();
     }
 
-    /// Sends it out, if nobody has it: its frame is somebody else's then, who writes to it.
+    /// Evicts the page, if no thread has it latched, and writes to the frame as its next owner
+    /// would.
     fn evict(&self) {
         if self.word.evict(self.word.state()) && self.word.claim() {
             self.bytes.with_mut(|bytes| {
-                // SAFETY: it was in no frame, and nobody but this thread can bring it in.
+                // SAFETY: the page was in no frame, and only this thread can bring it in.
                 let _mine = unsafe { &mut *bytes };
             });
             self.word.publish(0, None);

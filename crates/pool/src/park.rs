@@ -1,42 +1,46 @@
-//! Sleeping until a word changes: by its address, so that a word needs no room for it.
+//! Lets threads sleep until a word changes. The queue is found by the word's address, so a word
+//! needs no room for it.
 
 #[cfg(not(loom))]
 mod by_address {
     use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN, park, unpark_all};
 
-    /// What a word has of it: nothing.
+    /// The part of the queue in a word: nothing.
     #[derive(Default, Debug)]
-    pub struct Place;
+    pub struct WaitQueue;
 
-    impl Place {
-        /// Sleeps until woken, unless `sleeps` says otherwise. It is asked while nobody can wake. `key` is the address of
-        /// something that outlives the sleep.
+    impl WaitQueue {
+        /// Sleeps until woken, if `sleeps` returns true. It is called while no thread can wake this
+        /// one. `key` is the address of something that outlives the sleep.
         pub fn sleep<T>(&self, key: &T, sleeps: impl Fn() -> bool) {
             let key = std::ptr::from_ref(key).addr();
-            // SAFETY: the key is an address within what sleeps here, and so nobody else's; no closure panics or parks.
+            // SAFETY: the key is an address within the sleeping word, and so is used for nothing
+            // else; no closure panics or parks.
             unsafe { park(key, sleeps, || {}, |_, _| {}, DEFAULT_PARK_TOKEN, None) };
         }
 
-        /// Wakes all who sleep by that key.
+        /// Wakes all threads that sleep on `key`.
         pub fn wake<T>(&self, key: &T) {
-            // SAFETY: as above.
+            // SAFETY: the key is an address within the sleeping word, and so is used for nothing
+            // else; no closure panics or parks.
             unsafe { unpark_all(std::ptr::from_ref(key).addr(), DEFAULT_UNPARK_TOKEN) };
         }
     }
 }
 
-/// The same for loom, which has to see it: asked under the lock that waking takes, as the queue of the real one has.
+/// A wait queue that loom can observe. It calls `sleeps` under the lock that waking takes, like the
+/// queue of `parking_lot_core`.
 #[cfg(loom)]
 mod for_loom {
     use loom::sync::{Condvar, Mutex};
 
     #[derive(Default, Debug)]
-    pub struct Place {
+    pub struct WaitQueue {
         queue: Mutex<()>,
         woken: Condvar,
     }
 
-    impl Place {
+    impl WaitQueue {
         pub fn sleep<T>(&self, _: &T, sleeps: impl Fn() -> bool) {
             let queue = self.queue.lock().unwrap();
             if sleeps() {
@@ -52,6 +56,6 @@ mod for_loom {
 }
 
 #[cfg(not(loom))]
-pub use by_address::Place;
+pub use by_address::WaitQueue;
 #[cfg(loom)]
-pub use for_loom::Place;
+pub use for_loom::WaitQueue;

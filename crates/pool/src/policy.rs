@@ -1,34 +1,36 @@
-//! Which pages leave: the engine's word ([`ebb_mm::Engine`]), told by accessed bits.
+//! Replacement policy: the engine ([`ebb_mm::Engine`]) chooses the pages to evict, by accessed
+//! bits.
 //!
-//! Who uses a page sets a bit of its frame and nothing else ([`Frames::touch`]). Before the engine is asked those bits are
-//! handed to it, and the pages that have come in since: so a hit costs no lock, and a miss none that anybody waits for.
+//! A thread that uses a page only sets a bit of its frame ([`Frames::touch`]). Before each decision
+//! the engine gets those bits and the pages that have been loaded since. So a hit takes no lock,
+//! and a miss takes none that other threads wait for.
 
 use crate::error::PageId;
 use crate::frames::Frames;
 use ebb_mm::engine::BATCH;
-use ebb_mm::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
+use ebb_mm::{Arrival, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn, WakeRequests};
 
-/// Frames of each hundred that are kept free for those on their way in, a batch at most.
+/// Percentage of the frames that stays free for pages being loaded; at most one batch.
 const SPARE_PERCENT: u64 = 1;
 
-/// A page that came in.
+/// A page that was loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Came {
     pub page: PageId,
-    /// It is not going to be used again, says who asked for it.
+    /// Whether the caller will not use the page again.
     pub once: bool,
 }
 
-/// See the head of the file.
+/// The policy of a pool. See the head of the file.
 pub struct Policy {
     engine: Engine,
     space: Space,
-    desk: Desk,
+    wake_requests: WakeRequests,
     victims: Vec<Pfn>,
     low: usize,
 }
 
-/// A page that is to leave.
+/// A page to be evicted.
 #[derive(Clone, Copy, Debug)]
 pub struct Victim {
     pub page: PageId,
@@ -36,27 +38,34 @@ pub struct Victim {
 }
 
 impl Policy {
-    /// For a pool of so many frames.
+    /// Creates the policy of a pool of `frames` frames.
     pub fn new(frames: u32, pages_max: u64) -> Self {
         let evidence = Evidence::AccessedBits;
         let engine = |limit| Engine::new(limit, limit, evidence.tunables(), evidence);
-        // The kernel keeps an amount free that suits a machine. A pool needs what its threads take while a batch leaves:
-        // the engine's budget is larger than the pool by what it would keep free beyond that.
+        // The kernel's free reserve suits a machine. A pool needs only the frames that its threads
+        // take while a batch is evicted. So the engine's budget exceeds the pool by the rest of the
+        // reserve.
         let frames = u64::from(frames);
         let marks = engine(frames).set.zone.watermarks();
         let low = (frames * SPARE_PERCENT / 100).clamp(2, BATCH as u64);
         let spare = low + marks.high - marks.low;
         let mut engine = engine(frames + marks.high - spare.min(frames / 4));
         let space = engine.create_space(Vpn(pages_max));
-        Self { engine, space, desk: Desk::new(), victims: Vec::new(), low: low as usize }
+        Self {
+            engine,
+            space,
+            wake_requests: WakeRequests::new(),
+            victims: Vec::new(),
+            low: low as usize,
+        }
     }
 
-    /// Free frames, from which down it is to be asked.
+    /// Returns the number of free frames at or below which the pool asks for victims.
     pub fn low(&self) -> usize {
         self.low
     }
 
-    /// Tells the engine what has come, and what was used.
+    /// Reports loaded and used pages to the engine.
     pub fn note(&mut self, came: &[Came], frames: &Frames) {
         let set = &mut self.engine.set;
         for &Came { page, once } in came {
@@ -77,15 +86,16 @@ impl Policy {
         });
     }
 
-    /// Pages that are to leave next, one batch; none if there are enough free frames. `starving`: somebody waits, so that
-    /// there are not. Answered by [`Policy::left`] or [`Policy::stays`] for each, and [`Policy::did`].
-    pub fn victims(&mut self, starving: bool) -> Vec<Victim> {
+    /// Returns the next batch of pages to evict; none if there are enough free frames.
+    /// `memory_stalled` means that a thread waits for a frame. The caller answers with
+    /// [`Policy::left`] or [`Policy::stays`] for each page, and [`Policy::did`].
+    pub fn victims(&mut self, memory_stalled: bool) -> Vec<Victim> {
         self.victims.clear();
-        self.engine.ask(&self.desk);
+        self.engine.ask(&self.wake_requests);
         loop {
-            match self.engine.next(&self.desk, Seen { starving, crowded: false }) {
+            match self.engine.next(&self.wake_requests, Seen { memory_stalled, crowded: false }) {
                 Do::Store(max) => {
-                    self.engine.coolest(max, &mut self.victims);
+                    self.engine.oldest_standby(max, &mut self.victims);
                     if !self.victims.is_empty() {
                         break;
                     }
@@ -93,8 +103,8 @@ impl Policy {
                 }
                 Do::Drop(_) => self.engine.did(Did::default()),
                 Do::Again => {}
-                Do::Cool(_) | Do::Nap | Do::Sleep | Do::Despair | Do::Thrashing => {
-                    if starving {
+                Do::ToStandby(_) | Do::Nap | Do::Sleep | Do::OutOfMemory | Do::Thrashing => {
+                    if memory_stalled {
                         self.engine.set.isolate_hard(BATCH, &mut self.victims);
                     }
                     break;
@@ -106,34 +116,35 @@ impl Policy {
         self.victims.iter().map(page).collect()
     }
 
-    /// It is in no frame any more.
+    /// Records that a victim is in no frame any more.
     pub fn left(&mut self, victim: Victim) {
         let set = &mut self.engine.set;
         let known = set.frame(victim.pfn).slot();
-        // A slot stands for "in the files": there is one for each page that ever left.
+        // A slot stands for "in the files". There is one for each page that was ever evicted.
         let slot = known.unwrap_or_else(|| set.take_slot().expect("as many slots as pages"));
         set.evict(&mut self.space, victim.pfn, slot);
         set.zone.gone(1);
     }
 
-    /// It is latched: it joins those in use, or the engine would name the same few for ever.
+    /// Records that a victim is latched. It counts as used, because otherwise the engine would
+    /// choose the same few pages for ever.
     pub fn in_use(&mut self, victim: Victim) {
         self.stays(victim);
         self.space.touch(Vpn(victim.page.0));
     }
 
-    /// It could not be written, or was latched meanwhile.
+    /// Records that a victim could not be written, or was latched meanwhile.
     pub fn stays(&mut self, victim: Victim) {
         self.engine.set.put_back(victim.pfn);
     }
 
-    /// Of so many so many have left.
+    /// Reports that `left` of `looked` victims were evicted.
     pub fn did(&mut self, looked: usize, left: usize) {
         let (pages, scanned) = (left as u64, looked as u64);
         self.engine.did(Did { pages, scanned, progress: pages });
     }
 
-    /// Pages that it knows to be in memory.
+    /// Returns the number of pages in memory, as far as the engine knows.
     #[cfg(test)]
     pub fn resident(&self) -> u64 {
         self.engine.set.zone.used()

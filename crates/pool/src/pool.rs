@@ -1,18 +1,24 @@
-//! The pool: brings pages in, sends them out, and makes changes last.
+//! The pool: loads pages, evicts them, and makes changes durable.
 //!
-//! Who needs a frame takes a free one; if few are left it has the engine choose a batch of pages to leave, unless another
-//! thread is at that. So there is no thread whose sleep anybody waits for. Of the batch what is clean leaves at once, and
-//! what is dirty is written to the journal first, in one piece.
+//! A thread that needs a frame takes a free one. If few are left, it lets the engine choose a batch
+//! of victims, unless another thread is doing that. So no thread waits for a sleeping reclaimer.
+//! Clean pages of the batch are evicted at once. Dirty ones are first written to the journal, in
+//! one piece.
 //!
 //! Invariants:
-//! * POOL-1: a page that is in no frame is in the journal at its place, or, if it has none, in the file.
-//! * POOL-2: pages are written to the journal, take their places and become clean under its lock, and while nobody can write to
-//!   them: by a latch, or because no change is under way. What is dirty stays in its frame.
-//! * POOL-3: what the engine has is in a frame: it is told of a page after its word was published, and it alone sends pages out.
-//! * POOL-4: when the journal begins anew nothing is dirty, every place was forgotten, and no load that knew one is under way.
+//! * POOL-1: a page that is in no frame is in the journal at its recorded position or, without one,
+//!   in the file.
+//! * POOL-2: pages are written to the journal, get their positions and become clean under its lock,
+//!   and while no thread can write to them. That is ensured by a latch, or because no change is
+//!   under way. A dirty page stays in its frame.
+//! * POOL-3: a page known to the engine is in a frame. It becomes known after its word was
+//!   published, and only the engine's victims are evicted.
+//! * POOL-4: when the journal begins anew, no page is dirty, every position is forgotten, and no
+//!   load that knew one is under way.
 //!
-//! Lock order: `committing`, `gate`, latches of pages, `policy`, `journal`. Reclaim, which has `policy`, and commits, which
-//! have `journal`, only try latches. `placed`, `came`, `dirty` and the free frames are leaves.
+//! Lock order: `committing`, `gate`, latches of pages, `policy`, `journal`. Reclaim, which has
+//! `policy`, and commits, which have `journal`, only try latches. `placed`, `came`, `dirty` and the
+//! free frames are leaves.
 
 use crate::ahead::Ahead;
 use crate::error::{PageId, PoolError};
@@ -31,27 +37,30 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
-/// Fewer frames could not hold what one thread latches, and what is on its way.
+/// Smallest number of frames. Fewer could not hold the latched pages of one thread and the pages
+/// being loaded.
 const FRAMES_MIN: u32 = 16;
-/// How long a frame is waited for where all are latched, at least: in so many sleeps, of which a host that stops makes one.
+/// Smallest time in seconds to wait for a frame if all are latched. It is counted in sleeps, so a
+/// suspended host counts as one sleep.
 const PATIENCE_S: u64 = if cfg!(test) { 1 } else { 10 };
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// How a pool is to be.
+/// Options of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Pages in memory at most; 16 or more.
+    /// Largest number of pages in memory; 16 or more.
     pub frames: u32,
-    /// Pages of the file at most. Each takes some 30 bytes of memory once it was used.
+    /// Largest number of pages of the file. Each used page takes about 30 bytes of memory.
     pub pages_max: u64,
-    /// Read and write past the page cache, where the file system can do that.
+    /// Whether to bypass the page cache, if the file system supports it.
     pub direct: bool,
-    /// Pages in the journal, from which on a commit moves them to the file.
+    /// Number of pages in the journal above which a commit moves them to the file.
     pub journal_pages: u64,
 }
 
 impl Options {
-    /// So many frames, a terabyte of pages, direct I/O, a journal as large as the pool.
+    /// Returns the defaults: `frames` frames, a terabyte of pages, direct I/O, a journal as large
+    /// as the pool.
     #[must_use]
     pub fn frames(frames: u32) -> Self {
         Self { frames, pages_max: 1 << 28, direct: true, journal_pages: u64::from(frames) }
@@ -69,23 +78,23 @@ impl Options {
     }
 }
 
-/// What a pool has done since it was opened, in pages.
+/// Counters of a pool since it was opened, in pages.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Read because they were asked for and were not in memory.
+    /// Pages read because they were not in memory, prefetches included.
     pub reads: u64,
-    /// Of these, the ones that were asked for ahead.
+    /// Pages among `reads` that were prefetched.
     pub reads_ahead: u64,
-    /// Sent out of memory.
+    /// Pages evicted.
     pub evictions: u64,
-    /// Written to the journal.
+    /// Pages written to the journal.
     pub journal_writes: u64,
-    /// Written to the file.
+    /// Pages written to the file.
     pub file_writes: u64,
-    /// Frames that are free.
+    /// Number of free frames.
     pub free_frames: u64,
-    /// Pages of the pool.
+    /// Number of pages of the pool.
     pub pages: u64,
 }
 
@@ -98,29 +107,29 @@ struct Counts {
     file_writes: AtomicU64,
 }
 
-/// What the threads of a pool share.
+/// State shared by the threads of a pool.
 pub(crate) struct Inner {
     pub frames: Frames,
     pub table: Table,
-    /// Shared by changes, taken alone by commits.
+    /// Changes hold it for reading, commits for writing.
     pub gate: RwLock<()>,
     file: Box<dyn Medium>,
     path: PathBuf,
     options: Options,
     pages: AtomicU64,
     commits_begun: AtomicU64,
-    /// The number of the last that went well.
+    /// Number of the last successful commit.
     committing: Mutex<u64>,
     policy: Mutex<Policy>,
     journal: Mutex<Journal>,
-    /// The journal's medium, to read from without its lock.
+    /// The journal's medium, to read from without the journal's lock.
     journal_file: Arc<dyn Medium>,
-    /// Pages that have a place in the journal.
+    /// Pages that have a position in the journal.
     placed: Mutex<Vec<PageId>>,
     came: Mutex<Vec<Came>>,
     /// Pages that became dirty; some have been written since.
     dirty: Mutex<Vec<PageId>>,
-    /// Free frames, from which down reclaim works.
+    /// Number of free frames below which reclaim works.
     low: usize,
     counts: Counts,
 }
@@ -138,12 +147,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether there is such a page.
+    /// Returns whether a page exists.
     pub fn has(&self, page: PageId) -> bool {
         page.0 < self.pages.load(Acquire)
     }
 
-    /// Latches a page, and brings it in first if it is not in memory. Its frame.
+    /// Latches a page, and loads it first if it is not in memory. Returns its frame.
     #[inline]
     pub fn fix(&self, page: PageId, how: Latch, once: bool) -> Result<u32, PoolError> {
         self.check(page)?;
@@ -158,7 +167,7 @@ impl Inner {
         }
     }
 
-    /// Brings in a page that is latched for that.
+    /// Loads a page that is latched for that.
     fn load(
         &self,
         page: PageId,
@@ -167,7 +176,7 @@ impl Inner {
         count: &AtomicU64,
     ) -> Result<u32, PoolError> {
         let filled = self.take_frame().and_then(|frame| {
-            // SAFETY: nobody knows the frame but this thread, which took it.
+            // SAFETY: only this thread, which took the frame, knows it.
             let bytes = unsafe { self.frames.bytes_mut(frame) };
             // POOL-1
             let read = match self.table.place(page) {
@@ -195,7 +204,8 @@ impl Inner {
         }
     }
 
-    /// Brings in a page that somebody is going to need. Nobody waits for it; what fails is found by who needs it.
+    /// Prefetches a page. No thread waits for it, and an error appears again when a thread needs
+    /// the page.
     pub fn load_ahead(&self, page: PageId) {
         let _ = self.load(page, None, false, &self.counts.reads_ahead);
     }
@@ -203,11 +213,13 @@ impl Inner {
     fn arrive(&self, page: PageId, frame: u32, how: Option<Latch>, once: bool) {
         self.frames.own(frame, page);
         self.table.word(page).publish(frame, how);
-        // Not before: what the engine has is in a frame. Until it is told it sends the page nowhere.
+        // Only now the engine may know the page, because a page known to the engine is in a frame
+        // (POOL-3). Before, it cannot evict it.
         self.came.lock().push(Came { page, once });
     }
 
-    /// Frames that are free, and pages that the engine has. Only while nobody else is at it.
+    /// Returns the number of free frames and of pages known to the engine. Only while no other
+    /// thread uses the pool.
     #[cfg(test)]
     pub fn accounted(&self) -> (u64, u64) {
         let mut policy = self.policy.lock();
@@ -215,7 +227,7 @@ impl Inner {
         (self.frames.free() as u64, policy.resident())
     }
 
-    /// One more page, latched exclusively.
+    /// Adds a page, latched exclusively.
     pub fn allocate(&self) -> Result<(PageId, u32), PoolError> {
         let frame = self.take_frame()?;
         let most = self.options.pages_max;
@@ -227,12 +239,13 @@ impl Inner {
         };
         let frame = match self.table.word(page).latch(Latch::Exclusive) {
             Found::Missing => {
-                // SAFETY: nobody knows the frame but this thread, which took it.
+                // SAFETY: only this thread, which took the frame, knows it.
                 unsafe { self.frames.bytes_mut(frame) }.fill(0);
                 self.arrive(page, frame, Some(Latch::Exclusive), false);
                 frame
             }
-            // Somebody guessed its number, and was faster: it came from behind the end of the file.
+            // Another thread guessed the page's number and loaded it first, from beyond the end of
+            // the file.
             Found::Here(other) => {
                 self.frames.give(frame);
                 other
@@ -242,7 +255,7 @@ impl Inner {
         Ok((page, frame))
     }
 
-    /// A page that is latched exclusively is written to.
+    /// Records a write to a page that is latched exclusively.
     #[inline]
     pub fn dirtied(&self, page: PageId) {
         let word = self.table.word(page);
@@ -251,7 +264,7 @@ impl Inner {
         }
     }
 
-    /// A frame nobody has.
+    /// Takes a free frame.
     fn take_frame(&self) -> Result<u32, PoolError> {
         let mut sleeps = 0;
         loop {
@@ -259,7 +272,8 @@ impl Inner {
                 if left < self.low
                     && let Some(mut policy) = self.policy.try_lock()
                 {
-                    // There is a frame: what fails now fails again for who needs one.
+                    // There is a frame now. If reclaim fails here, it fails again for a thread that
+                    // needs a frame.
                     let _ = self.reclaim(&mut policy, false);
                 }
                 return Ok(frame);
@@ -278,7 +292,7 @@ impl Inner {
         }
     }
 
-    /// Sends a batch of pages out. How many left.
+    /// Evicts a batch of pages. Returns how many.
     fn reclaim(&self, policy: &mut Policy, starving: bool) -> Result<usize, PoolError> {
         let came = std::mem::take(&mut *self.came.lock());
         policy.note(&came, &self.frames);
@@ -305,7 +319,7 @@ impl Inner {
         if left == 0 { written } else { Ok(left) }
     }
 
-    /// Writes victims that are dirty and latched, and sends them out. How many left.
+    /// Writes victims that are dirty and latched, and evicts them. Returns how many.
     fn spill(&self, policy: &mut Policy, victims: &[(Victim, u32)]) -> Result<usize, PoolError> {
         let written = if victims.is_empty() {
             Ok(())
@@ -329,7 +343,7 @@ impl Inner {
         written.map(|()| freed.len())
     }
 
-    /// Writes to the journal what of the pages is still dirty (POOL-2): one batch.
+    /// Writes those of the pages that are still dirty to the journal (POOL-2): one batch.
     fn write_out(
         &self,
         journal: &mut Journal,
@@ -341,7 +355,8 @@ impl Inner {
         if pages.is_empty() && commits.is_none() {
             return Ok(());
         }
-        // SAFETY: nobody writes to them: each is latched, or no change is under way. What is dirty stays where it is (POOL-2).
+        // SAFETY: no thread writes to the pages: each is latched, or no change is under way. Dirty
+        // pages stay in their frames (POOL-2).
         let of = |&&(page, frame): &&(PageId, u32)| (page, unsafe { self.frames.bytes(frame) });
         let first = journal.append(&pages.iter().map(of).collect::<Vec<_>>(), commits)?;
         let mut placed = self.placed.lock();
@@ -355,7 +370,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes all changes that have ended last. `move_all`: and moves them to the file.
+    /// Makes all ended changes durable. With `move_all` it also moves them to the file.
     fn commit(&self, move_all: bool) -> Result<(), PoolError> {
         if guards::changes(self) {
             return Err(PoolError::CommitInChange);
@@ -363,7 +378,7 @@ impl Inner {
         let arrived = self.commits_begun.load(SeqCst);
         let mut done = self.committing.lock();
         if *done > arrived && !move_all {
-            // One that began after this was asked for has made it last as well.
+            // A commit that began after this call has made the changes durable as well.
             return Ok(());
         }
         let number = self.commits_begun.fetch_add(1, SeqCst) + 1;
@@ -372,7 +387,8 @@ impl Inner {
         self.write_all(&mut journal)?;
         let full = move_all || journal.len() > self.options.journal_pages;
         drop(journal);
-        // Reads and spills go on beside the sync; so do changes, unless all is to be moved: they come behind the commit.
+        // Reads and spills run during the sync. Changes do too, unless everything is to be moved;
+        // they belong to the next commit.
         let gate = Some(gate).filter(|_| full);
         self.sync_journal()?;
         *done = number;
@@ -380,7 +396,8 @@ impl Inner {
             return Ok(());
         }
         let moved = self.move_to_file();
-        // What was committed lasts in the journal as well: it is tried again with the next commit.
+        // The committed pages are durable in the journal, so the next commit tries again to move
+        // them.
         if move_all { moved } else { Ok(()) }
     }
 
@@ -393,7 +410,7 @@ impl Inner {
         })
     }
 
-    /// Everything dirty goes to the journal, and a commit behind it. No change is under way.
+    /// Writes all dirty pages to the journal, and a commit after them. No change is under way.
     fn write_all(&self, journal: &mut Journal) -> Result<(), PoolError> {
         let mut listed = std::mem::take(&mut *self.dirty.lock());
         listed.sort_unstable();
@@ -418,7 +435,8 @@ impl Inner {
         written
     }
 
-    /// Moves what is in the journal to the file, and begins it anew (POOL-4). No change is under way, and nothing is dirty.
+    /// Moves the pages in the journal to the file, and begins it anew (POOL-4). No change is under
+    /// way, and no page is dirty.
     fn move_to_file(&self) -> Result<(), PoolError> {
         let mut pages = std::mem::take(&mut *self.placed.lock());
         pages.sort_unstable();
@@ -455,12 +473,12 @@ impl Inner {
         Ok(())
     }
 
-    /// The bytes of a clean page, from memory if it is there.
+    /// Reads a clean page, from memory if it is there.
     fn newest(&self, page: PageId, place: u32, into: &mut Bytes) -> io::Result<()> {
         let word = self.table.word(page);
         match word.state().frame().and_then(|_| word.try_latch(Latch::Shared)) {
             Some(Found::Here(frame)) => {
-                // SAFETY: it is latched.
+                // SAFETY: the page is latched.
                 into.copy_from_slice(unsafe { self.frames.bytes(frame) });
                 word.unlatch_shared();
                 return Ok(());
@@ -472,7 +490,7 @@ impl Inner {
     }
 }
 
-/// Writes pages to the file, those that follow each other in one call.
+/// Writes pages to the file, consecutive ones in one call.
 struct FileWriter<'file> {
     file: &'file dyn Medium,
     first: u64,
@@ -480,7 +498,7 @@ struct FileWriter<'file> {
     run: Vec<Box<Aligned>>,
 }
 
-/// What was tried, and why it failed.
+/// The operation that failed, and its error.
 type Failed = (&'static str, io::Error);
 
 impl<'file> FileWriter<'file> {
@@ -514,7 +532,7 @@ impl<'file> FileWriter<'file> {
         self.file.write(self.first, &pages).map_err(|source| ("write", source))
     }
 
-    /// The file has so many pages at least, and they last.
+    /// Makes the file at least `count` pages long, and syncs it.
     fn end(mut self, count: u64) -> Result<(), Failed> {
         self.write()?;
         if self.file.pages().map_err(|source| ("read", source))? < count {
@@ -524,7 +542,7 @@ impl<'file> FileWriter<'file> {
     }
 }
 
-/// Does again what a crash interrupted: what the journal holds goes to the file.
+/// Repeats work that a crash interrupted: moves the committed pages of the journal to the file.
 fn recover(
     file: &dyn Medium,
     journal: &mut Journal,
@@ -535,7 +553,8 @@ fn recover(
         return Ok(());
     }
     if let Some(count) = count {
-        // A journal of ours has no others; who made another one up does not write beyond the end.
+        // A valid journal has no pages beyond the count. A forged one must not write beyond the
+        // end.
         let there = pages.into_iter().filter(|(page, _)| page.0 < count);
         let newest: std::collections::BTreeMap<PageId, u32> = there.collect();
         let mut writer = FileWriter::new(file);
@@ -549,7 +568,8 @@ fn recover(
     journal.reset(keep)
 }
 
-/// Pages by number, in memory while they are used, in a file when they are not. See the [front page](crate).
+/// A pool of pages by number, in memory while they are used, in a file when they are not. See the
+/// [front page](crate).
 pub struct Pool {
     inner: Arc<Inner>,
     ahead: Ahead,
@@ -562,12 +582,13 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Opens the pool in a file, or makes one. Beside it is its journal, the same name and `-journal`: both belong
-    /// together, and what the journal holds is moved to the file first if a crash has kept that from being done.
+    /// Opens the pool in a file, or creates one. Its journal lies beside it, with `-journal` added
+    /// to the name. Both belong together. If a crash has interrupted the work, committed pages in
+    /// the journal are first moved to the file.
     ///
     /// # Errors
-    /// An option makes no sense, another pool has the file, what is beside it is no journal, or a file cannot be opened,
-    /// read or written.
+    /// An option is invalid, another pool has the file open, or the file beside it is no journal.
+    /// Or a file cannot be opened, read or written.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, PoolError> {
         options.check()?;
         let path = path.as_ref();
@@ -579,7 +600,7 @@ impl Pool {
         let journal = PathBuf::from(journal);
         let journal_file =
             Disk::open(&journal, options.direct).map_err(|source| error(&journal, source))?;
-        // Their names are to last as well.
+        // Syncs the folder, so that the files' names are durable, too.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
@@ -587,7 +608,7 @@ impl Pool {
         Self::with_media(Box::new(file), Arc::new(journal_file), path, options)
     }
 
-    /// The same on other media.
+    /// Opens a pool on other media.
     ///
     /// # Errors
     /// As [`Pool::open`].
@@ -644,22 +665,23 @@ impl Pool {
         &self.inner
     }
 
-    /// How many pages there are: they are numbered from 0.
+    /// Returns the number of pages; they are numbered from 0.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.inner.pages.load(Acquire)
     }
 
-    /// Latches a page to read it. A thread that has it latched already does not latch it again: it could wait for
-    /// somebody who waits for it.
+    /// Latches a page for reading. A thread must not latch a page twice, because it could wait for
+    /// a thread that waits for it.
     ///
     /// # Errors
-    /// There is no such page, or it cannot be brought in.
+    /// There is no such page, or it cannot be loaded.
     pub fn shared(&self, page: PageId) -> Result<Shared<'_>, PoolError> {
         Shared::new(&self.inner, page, false)
     }
 
-    /// The same for a page that is not going to be used again soon: a scan, a backup. It does not push out what is.
+    /// Latches a page for reading that will not be used again soon: a scan, a backup. It does not
+    /// displace pages in use.
     ///
     /// # Errors
     /// As [`Pool::shared`].
@@ -667,13 +689,13 @@ impl Pool {
         Shared::new(&self.inner, page, true)
     }
 
-    /// Begins to bring pages in that are going to be needed, and does not wait for them. Returns how many are on their
-    /// way by this call: not those that are in memory, are on their way, or are too many at once.
+    /// Starts to load pages, and does not wait for them. Returns how many this call has queued.
+    /// Pages in memory, pages being loaded, and pages beyond the limit of the queue do not count.
     pub fn prefetch(&self, pages: &[PageId]) -> usize {
         self.ahead.ask(pages)
     }
 
-    /// Begins a change. Waits for a commit under way to have written what it commits.
+    /// Begins a change. Waits until a commit under way has written its pages.
     ///
     /// # Panics
     /// This thread is within a change of this pool.
@@ -681,16 +703,18 @@ impl Pool {
         Change::new(self)
     }
 
-    /// Makes all changes that have ended last: once this returns, a crash cannot undo them. Waits for changes under way.
+    /// Makes all ended changes durable: once this returns, a crash cannot undo them. Waits for
+    /// changes under way.
     ///
     /// # Errors
-    /// This thread is within a change, or the journal cannot be written. The changes are in memory still, and the next
-    /// commit that goes well makes them last, unless the error was of a sync ([`PoolError::Broken`] from then on).
+    /// This thread is within a change, or the journal cannot be written. The changes are still in
+    /// memory, and the next successful commit makes them durable. After an error of a sync every
+    /// later commit fails ([`PoolError::Broken`]).
     pub fn commit(&self) -> Result<(), PoolError> {
         self.inner.commit(false)
     }
 
-    /// Commits, and moves all that the journal holds to the file.
+    /// Commits, and moves all pages of the journal to the file.
     ///
     /// # Errors
     /// As [`Pool::commit`], and the file cannot be written.
@@ -698,7 +722,7 @@ impl Pool {
         self.inner.commit(true)
     }
 
-    /// What it has done.
+    /// Returns the counters of the pool.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let counts = &self.inner.counts;

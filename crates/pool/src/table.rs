@@ -1,6 +1,6 @@
-//! What is known of every page: its word, and where in the journal its newest copy is.
+//! The table of all pages: the word of each, and the position of its newest copy in the journal.
 //!
-//! Segments of 65,536 pages are made when the first of their pages is asked for: 12 bytes a page.
+//! A segment of 65,536 pages is created when the first of its pages is requested: 12 bytes a page.
 
 use crate::error::PageId;
 use crate::word::Word;
@@ -15,11 +15,11 @@ struct Segment {
     places: Box<[AtomicU32]>,
 }
 
-/// See the head of the file.
+/// The table of a pool. See the head of the file.
 pub struct Table(Box<[OnceLock<Segment>]>);
 
 impl Table {
-    /// For up to so many pages.
+    /// Creates the table of up to `pages_max` pages.
     pub fn new(pages_max: u64) -> Self {
         let segments = pages_max.div_ceil(SEGMENT as u64);
         Self((0..segments).map(|_| OnceLock::new()).collect())
@@ -35,20 +35,21 @@ impl Table {
         (self.0[segment].get_or_init(make), within)
     }
 
-    /// Its word.
+    /// Returns the state word of `page`.
     #[inline]
     pub fn word(&self, page: PageId) -> &Word {
         let (segment, within) = self.segment(page);
         &segment.words[within]
     }
 
-    /// Where in the journal it is, in pages; None: it is in the file.
+    /// Returns the position of a page in the journal, in pages; `None` if it is in the file.
     pub fn place(&self, page: PageId) -> Option<u32> {
         let (segment, within) = self.segment(page);
         Some(segment.places[within].load(SeqCst)).filter(|&place| place != 0)
     }
 
-    /// Its newest copy is there from now on. Returns whether it was in the file before.
+    /// Records the position of a page's newest copy. Returns whether the page was in the file
+    /// before.
     pub fn set_place(&self, page: PageId, place: Option<u32>) -> bool {
         let (segment, within) = self.segment(page);
         segment.places[within].swap(place.unwrap_or(0), SeqCst) == 0

@@ -1,4 +1,4 @@
-//! The pool on real files.
+//! Tests the pool on real files.
 
 use crate::{Options, PageId, Pool, PoolError};
 use std::path::Path;
@@ -7,7 +7,7 @@ fn open(folder: &Path, options: Options) -> Pool {
     Pool::open(folder.join("pages"), options).unwrap()
 }
 
-/// Pages that begin with their numbers, committed.
+/// Adds and commits pages that begin with their numbers.
 fn fill(pool: &Pool, pages: u64) {
     let change = pool.change();
     for _ in 0..pages {
@@ -62,7 +62,7 @@ fn pages_that_are_read_once_push_nothing_out() {
     let pool = open(folder.path(), Options::frames(256));
     fill(&pool, 4_000);
     let scans = |once: bool| {
-        // Two hundred in constant use, and a scan past them.
+        // Two hundred pages in constant use, and a scan of others.
         for _ in 0..20 {
             (0..200).for_each(|page| read(&pool, page));
         }
@@ -85,7 +85,7 @@ fn what_was_asked_for_ahead_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let pool = open(folder.path(), Options::frames(512));
     fill(&pool, 2_000);
-    // The first to come are still there, and the last.
+    // The first pages added are no longer in memory, the last are.
     let pages: Vec<PageId> = (1_000..1_100).map(PageId).collect();
     let asked = pool.prefetch(&pages) as u64;
     assert!(asked > 50, "{asked}");
@@ -184,7 +184,8 @@ fn a_change_within_a_change_is_a_fault_of_the_program() {
     let _two = pool.change();
 }
 
-/// Commits of many threads: each finds its own change made last, and some are made last by another's.
+/// Shows that commits of many threads make each thread's own change durable, and that one commit
+/// can serve several threads.
 #[test]
 fn commits_are_shared() {
     let folder = tempfile::tempdir().unwrap();
@@ -200,7 +201,8 @@ fn commits_are_shared() {
     (0..160).for_each(|page| read(&pool, page));
 }
 
-/// A bit flipped anywhere in the journal: a commit is left that is whole, or it is said to be no journal.
+/// Shows that after a flipped bit anywhere in the journal the pool is as a whole commit left it, or
+/// the journal is refused.
 #[test]
 fn a_journal_that_rots_ends_at_a_commit() {
     let folder = tempfile::tempdir().unwrap();

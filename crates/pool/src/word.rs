@@ -1,19 +1,21 @@
-//! The state of one page in one word: who has it latched, which frame it is in, whether it was written to.
+//! The state of one page in one word: its latch, its frame, and whether it is dirty.
 //!
 //! ```text
-//! bits 0..8    latch: 0 nobody, 1..=READERS_MAX so many who read, EXCLUSIVE one who writes, loads or evicts
-//! bit  8       WAITERS: somebody is parked until the latch is free
-//! bit  9       DIRTY: differs from what is in the files
-//! bits 16..48  the frame and one; 0: the page is in none
+//! bits 0..8    latch: 0 free, 1..=READERS_MAX number of readers, EXCLUSIVE a thread that writes,
+//!              loads or evicts
+//! bit  8       WAITERS: a thread sleeps until the latch is free
+//! bit  9       DIRTY: differs from the files
+//! bits 16..48  number of the frame plus one; 0: the page is in no frame
 //! ```
 //! Invariants:
-//! * WORD-1: the frame changes only while the latch is exclusive, or by the step from "free and clean" to "in no frame",
-//!   which takes the latch nobody else can get in between.
-//! * WORD-2: who takes the last latch off clears WAITERS in the same step and wakes all; who parks has set WAITERS in a
-//!   step that saw the latch taken. So nobody sleeps beside a free latch.
-//! * WORD-3: nobody joins those who read while somebody waits: who writes is not kept out for ever.
+//! * WORD-1: the frame changes only while the latch is exclusive, or by the step from "free and
+//!   clean" to "in no frame". No other thread can get the latch during that step.
+//! * WORD-2: the thread that releases the last latch clears WAITERS in that step and wakes all
+//!   waiters. A thread that sleeps has set WAITERS in a step that saw the latch taken. So no thread
+//!   sleeps beside a free latch.
+//! * WORD-3: no thread joins the readers while a thread waits, so writers do not starve.
 
-use crate::park::Place;
+use crate::park::WaitQueue;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 #[cfg(loom)]
@@ -28,30 +30,31 @@ const WAITERS: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 const FRAME_SHIFT: u32 = 16;
 const FRAME: u64 = 0xffff_ffff << FRAME_SHIFT;
-/// Looks before a thread goes to sleep: latches are held for less than a microsecond, or for a read of a disk.
+/// Number of tries before a thread sleeps, because latches are held for less than a microsecond, or
+/// for a read of a disk.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 32 };
 
-/// What a word says.
+/// The value of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State(u64);
 
 impl State {
-    /// The frame it is in.
+    /// Returns the frame of the page.
     pub fn frame(self) -> Option<u32> {
         ((self.0 & FRAME) >> FRAME_SHIFT).checked_sub(1).map(|frame| frame as u32)
     }
 
-    /// Nobody has it, and nobody waits.
+    /// Returns whether no thread has the latch, and none waits.
     pub fn is_free(self) -> bool {
         self.0 & (LATCH | WAITERS) == 0
     }
 
-    /// Written to since it was last in the files.
+    /// Returns whether the page was written to since it was last in the files.
     pub fn is_dirty(self) -> bool {
         self.0 & DIRTY != 0
     }
 
-    /// It is being brought in.
+    /// Returns whether the page is being loaded.
     pub fn is_loading(self) -> bool {
         self.frame().is_none() && self.0 & LATCH == EXCLUSIVE
     }
@@ -65,12 +68,12 @@ impl State {
     }
 }
 
-/// How a latch is had.
+/// Kind of a latch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Latch {
-    /// With others who read.
+    /// Shared with other readers.
     Shared,
-    /// Alone.
+    /// Exclusive.
     Exclusive,
 }
 
@@ -83,21 +86,22 @@ impl Latch {
     }
 }
 
-/// What came of an attempt to have a page.
+/// Result of latching a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// It is latched as asked for, in this frame.
+    /// The page is latched as requested, in this frame.
     Here(u32),
-    /// It is in no frame, and latched exclusively: who gets this answer brings it in, and calls [`Word::publish`].
+    /// The page is in no frame, and latched exclusively. The caller must load it, and call
+    /// [`Word::publish`].
     Missing,
 }
 
-/// The word.
+/// The state word of a page.
 #[derive(Default, Debug)]
-pub struct Word(AtomicU64, Place);
+pub struct Word(AtomicU64, WaitQueue);
 
 impl Word {
-    /// What it says now.
+    /// Returns the present value.
     pub fn state(&self) -> State {
         State(self.0.load(SeqCst))
     }
@@ -120,7 +124,7 @@ impl Word {
         }
     }
 
-    /// Takes a latch if it can be had at once.
+    /// Takes a latch if it is available at once.
     pub fn try_latch(&self, how: Latch) -> Option<Found> {
         loop {
             let state = State(self.0.load(Acquire));
@@ -142,20 +146,21 @@ impl Word {
         }
     }
 
-    /// Takes a page that is in no frame, and that nobody has, to bring it in ([`Word::publish`]).
+    /// Latches a page exclusively that is in no frame and not latched, to load it
+    /// ([`Word::publish`]).
     pub fn claim(&self) -> bool {
         let state = State(self.0.load(Acquire));
         let idle = state.frame().is_none() && state.is_free();
         idle && self.0.compare_exchange(state.0, state.0 | EXCLUSIVE, SeqCst, Relaxed).is_ok()
     }
 
-    /// The page that is missing was brought in, and is latched as said from now on.
+    /// Records that the missing page was loaded into `frame`, and changes its latch to `how`.
     pub fn publish(&self, frame: u32, how: Option<Latch>) {
         let latch = how.map_or(0, Latch::bits);
         self.end_exclusive(|bits| bits | (u64::from(frame) + 1) << FRAME_SHIFT | latch);
     }
 
-    /// Takes an exclusive latch off.
+    /// Releases an exclusive latch.
     pub fn unlatch_exclusive(&self) {
         self.end_exclusive(|bits| bits);
     }
@@ -169,7 +174,7 @@ impl Word {
         self.wake(state);
     }
 
-    /// Takes a shared latch off.
+    /// Releases a shared latch.
     pub fn unlatch_shared(&self) {
         loop {
             let state = State(self.0.load(Relaxed));
@@ -186,17 +191,18 @@ impl Word {
         }
     }
 
-    /// The page is written to. Only under an exclusive latch. False if it was dirty before.
+    /// Marks the page dirty. Only under an exclusive latch. Returns false if it was dirty before.
     pub fn set_dirty(&self) -> bool {
         self.0.fetch_or(DIRTY, SeqCst) & DIRTY == 0
     }
 
-    /// What is in the files is what is in memory. Only under a latch.
+    /// Marks the page clean, because the files have its contents. Only under a latch.
     pub fn set_clean(&self) {
         self.0.fetch_and(!DIRTY, SeqCst);
     }
 
-    /// The step from "free and clean" to "in no frame" (WORD-1). False if it is not so any more.
+    /// Takes the step from "free and clean" to "in no frame" (WORD-1). Returns false if the page is
+    /// not in that state any more.
     pub fn evict(&self, state: State) -> bool {
         state.is_free()
             && !state.is_dirty()
@@ -264,7 +270,8 @@ mod tests {
         assert!(word.try_latch(Latch::Shared).is_some());
     }
 
-    /// Threads add to two counters that agree whenever the latch is free, read them, evict and bring back.
+    /// Shows that writers are exclusive and no thread sleeps for ever. Threads add to two counters
+    /// that agree whenever the latch is free, read them, evict and load.
     #[test]
     fn who_writes_is_alone_and_nobody_sleeps_for_ever() {
         let word = Word::default();

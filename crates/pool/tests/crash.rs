@@ -1,4 +1,5 @@
-//! What a crash leaves is what a commit left: on simulated disks that lose and tear whatever was not synced.
+//! Shows that after a crash the pool is as a commit left it, on simulated disks that lose and tear
+//! unsynced writes.
 
 use ebb_mm::PAGE_SIZE;
 use ebb_mm::random::Random;
@@ -9,18 +10,18 @@ use std::sync::{Arc, Mutex};
 
 const SECTOR: usize = 512;
 
-/// What goes wrong.
+/// The fault of a simulated machine.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fault {
-    /// From so many writes, syncs and changes of length on the machine is off.
+    /// After this number of writes, syncs and changes of length the machine is off.
     PowerFails(u64),
-    /// Each write fails with this chance of a thousand, after a part of it.
+    /// Each write fails with this probability in thousandths, after a part of it.
     Writes(u64),
-    /// The sync of that number fails, and what was not on the disk is as good as lost.
+    /// The sync with this number fails, and unsynced writes are lost.
     Sync(u64),
 }
 
-/// The machine both disks are in.
+/// The machine that both disks belong to.
 struct Machine {
     random: Random,
     fault: Fault,
@@ -41,7 +42,7 @@ impl Contents {
     }
 }
 
-/// A disk: what lasts, and what was written since.
+/// A disk: its durable contents, and the writes since.
 #[derive(Default)]
 struct State {
     lasting: Contents,
@@ -72,7 +73,8 @@ impl SimDisk {
         }
     }
 
-    /// What is on it after a crash: of each sector what lasted, or any of what was written to it since.
+    /// Returns the contents after a crash. Each sector has its durable contents or any of the
+    /// writes since.
     fn after_crash(&self, random: &mut Random) -> Contents {
         let state = self.state.lock().unwrap();
         let mut left = state.lasting.clone();
@@ -80,7 +82,7 @@ impl SimDisk {
         for &(sector, bytes) in &state.since {
             writes.entry(sector).or_default().push(bytes);
         }
-        // Some crashes lose all, some nothing.
+        // Some crashes lose all writes, some lose none.
         let luck = random.word() % 3;
         for (sector, versions) in writes {
             let pick = match luck {
@@ -135,7 +137,8 @@ impl Medium for SimDisk {
         };
         let mut state = self.state.lock().unwrap();
         if fails {
-            // As Linux does: what could not be written is taken for clean, and the next sync does not write it.
+            // As in Linux: pages that could not be written become clean, and the next sync does not
+            // write them.
             state.since.clear();
             return Err(io::Error::from_raw_os_error(5));
         }
@@ -153,7 +156,7 @@ impl Medium for SimDisk {
         let mut state = self.state.lock().unwrap();
         state.now.pages = pages;
         state.now.sectors.retain(|&sector, _| sector < pages * 8);
-        // The length of a file is a matter of the file system's own journal.
+        // The file system's own journal keeps the length of a file.
         state.lasting.pages = pages;
         Ok(())
     }
@@ -202,7 +205,7 @@ impl World {
     }
 }
 
-/// A page is told by the number all over it.
+/// Fills a page with its stamp, so that a torn page shows.
 fn stamp(page: &mut Bytes, number: u64) {
     page.chunks_mut(8).for_each(|part| part.copy_from_slice(&number.to_le_bytes()));
 }
@@ -217,7 +220,8 @@ fn contents(pool: &Pool) -> Vec<u64> {
     (0..pool.pages()).map(|page| stamp_of(&pool.shared(PageId(page)).unwrap())).collect()
 }
 
-/// What the pool is, what it was committed as, and as what a commit that failed may have left it.
+/// The model: the present contents, the committed ones, and those that failed commits may have
+/// left.
 #[derive(Default)]
 struct Model {
     now: Vec<u64>,
@@ -227,7 +231,7 @@ struct Model {
 }
 
 impl Model {
-    /// One step of a storage engine. An error ends the step.
+    /// Does one step of a storage engine. An error ends the step.
     fn step(&mut self, pool: &Pool, random: &mut Random) -> Result<(), PoolError> {
         match random.word() % 20 {
             0 => self.commit(|| pool.commit()),
@@ -278,7 +282,8 @@ fn seeds() -> u64 {
     std::env::var("EBB_POOL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200)
 }
 
-/// The power fails at any write or sync, also at those of opening after a crash; up to four times in a row.
+/// Shows that a power failure at any write or sync leaves the pool as a commit left it. The
+/// failures also strike during opening after a crash, up to four times in a row.
 #[test]
 fn a_crash_leaves_what_a_commit_left() {
     for seed in 0..seeds() {
@@ -290,7 +295,7 @@ fn a_crash_leaves_what_a_commit_left() {
             if let Ok(pool) = world.open() {
                 let found = contents(&pool);
                 assert!(model.is(&found), "seed {seed}: {found:?}, and {:?}", model.committed);
-                // From here on it is this one.
+                // From here on the model continues with the contents found.
                 (model.now, model.committed) = (found.clone(), found);
                 model.perhaps.clear();
                 while model.step(&pool, &mut random).is_ok() {}
@@ -303,7 +308,8 @@ fn a_crash_leaves_what_a_commit_left() {
     }
 }
 
-/// Writes fail now and then, after any part of them: nothing in memory is lost, and a commit that goes well is one.
+/// Shows that failing writes, after any part of them, lose nothing in memory, and a successful
+/// commit is durable.
 #[test]
 fn a_full_disk_loses_nothing() {
     for seed in 0..seeds() / 4 {
@@ -335,13 +341,14 @@ fn a_full_disk_loses_nothing() {
     }
 }
 
-/// After a sync that failed nothing is committed any more, whatever later syncs say; what was committed before is there.
+/// Shows that after a failed sync nothing is committed any more, even if later syncs succeed.
+/// Earlier commits stay.
 #[test]
 fn a_sync_that_failed_is_not_tried_again() {
     let mut broken = 0;
     for seed in 0..seeds() / 4 {
         let mut random = Random(seed);
-        // The first is that of the journal's making.
+        // The first sync belongs to the creation of the journal.
         let world = World::new(seed, Fault::Sync(2 + random.word() % 12), Default::default());
         let pool = world.open().unwrap();
         let mut model = Model::default();
@@ -370,8 +377,9 @@ fn a_sync_that_failed_is_not_tried_again() {
 
 const ACCOUNTS: u64 = 50;
 
-/// Three threads move money between pages, another commits and moves all to the file, one reads; the power fails. No coin
-/// is lost or made, and what was told to be committed is there.
+/// Shows that a power failure neither loses nor makes a coin, and keeps reported commits. Three
+/// threads move money between pages, another commits and moves all pages to the file, and one
+/// reads.
 #[test]
 fn changes_of_many_threads_are_whole_after_a_crash() {
     for seed in 0..seeds() / 8 {

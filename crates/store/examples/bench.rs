@@ -1,9 +1,11 @@
-//! What a put and a get cost: `cargo run --release -p ebb-swap --example bench`.
+//! Measures the cost of a put and a get: `cargo run --release -p ebb-swap --example bench`.
 //!
-//! Prints nanoseconds a page (median of rounds) for each way a page can go, and how much the RAM
-//! tier wastes after many random replacements. Noisy on a busy machine: read the ratios.
+//! Prints nanoseconds a page (median of rounds) for each kind of page and tier, and the waste of
+//! the RAM tier after many random replacements. The figures are noisy on a busy machine: compare
+//! the ratios.
 //!
-//! With lists of tiers as arguments it compares those, each encrypted and not: `-- file redis://127.0.0.1:6379`.
+//! With lists of tiers as arguments it compares those, each encrypted and not: `-- file
+//! redis://127.0.0.1:6379`.
 
 use ebb_mm::random::mix;
 use ebb_mm::types::SlotId;
@@ -15,7 +17,7 @@ const BATCH: usize = 64;
 const PAGES: usize = 8192;
 const ROUNDS: usize = 5;
 
-/// A page of which `random` of 512 words, spread evenly, are noise.
+/// Creates a page of which `random` of 512 words, spread evenly, are noise.
 fn page(number: usize, random: usize) -> Page {
     let mut page = ZERO_PAGE;
     for (at, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -70,7 +72,7 @@ fn get_all(store: &Store, pages: &[Page], order: &[u32]) -> f64 {
     time
 }
 
-/// Asynchronous reads with so many in flight; in groups of `group` neighbours.
+/// Reads asynchronously with `depth` reads in flight, in groups of `group` neighbours.
 fn get_async(store: &Store, order: &[u32], depth: usize, group: u32) -> f64 {
     let (mut started, mut done) = (0, 0);
     let total = order.len() * group as usize;
@@ -145,7 +147,8 @@ fn sized_page(seed: u64, words: usize) -> Page {
     page
 }
 
-/// Pages that do not compress, in these tiers in turns: all written, then read at random.
+/// Compares lists of tiers in turns with pages that do not compress: all written, then read at
+/// random.
 fn compare(lists: &[String]) {
     let noise: Vec<Page> = (0..PAGES).map(|n| page(n, 512)).collect();
     let order: Vec<u32> = (0..1024).map(|n| (mix(n) % PAGES as u64) as u32).collect();

@@ -1,4 +1,5 @@
-//! What it costs to seal a page and to open it again: `cargo run --release -p ebb-swap --example seal`.
+//! Measures the cost to seal a page and to open it again: `cargo run --release -p ebb-swap
+//! --example seal`.
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,12 @@
 //! The arena of the RAM tier: objects of 1 to 4096 bytes in size classes, compactable.
 //!
-//! Memory comes in spans of 32 KiB, each an own mapping, so that a span given up is really given
-//! back to the system. A span holds objects of one size class; the classes are the sizes that
-//! divide a span well, a few percent apart. Who owns an object is written beside it, so that
-//! objects can be moved together when random frees have left holes.
+//! Memory comes in spans of 32 KiB. Each is a mapping of its own, so that a freed span goes back to
+//! the system. A span holds objects of one size class. The classes are the sizes that divide a span
+//! well, a few percent apart. The arena records the owner of each object, so that objects can be
+//! moved together when random frees have left holes.
 //!
-//! The arena takes and gives spans but never maps or unmaps one: that is done by its user, outside
-//! the lock that guards the arena. Life of a span:
+//! The arena takes and gives spans but never maps or unmaps one. Its user does that, outside the
+//! lock that guards the arena. Life of a span:
 //!
 //! ```text
 //! mapped by the user -> donate -> spare -> in use by a class -> empty -> spare -> release ->
@@ -14,34 +14,34 @@
 //! ```
 //!
 //! Invariants:
-//! * ARENA-1: a span in use with a free object is in exactly one fullness group of its class, at the
-//!   position it records; a full one is in none; one without objects is not in use.
-//! * ARENA-2: bit `i` of `taken` is set if and only if object `i` is allocated, and then `owners[i]` is
-//!   its owner.
+//! * ARENA-1: a span in use with a free object is in exactly one fullness group of its class, at
+//!   the position it records. A full span is in none. A span without objects is not in use.
+//! * ARENA-2: bit `i` of `taken` is set if and only if object `i` is allocated, and then
+//!   `owners[i]` is its owner.
 //! * ARENA-3: `class.free` is the number of free objects in the class's spans in use.
 
 use ebb_sys::anon::AnonBuffer;
 
-/// Bytes in a span.
+/// Number of bytes in a span.
 pub(crate) const SPAN_BYTES: usize = 32 << 10;
-/// Longest object.
+/// Length of the longest object.
 pub(crate) const OBJECT_MAX: usize = 4096;
-/// Shortest size class: 512 objects in a span.
+/// Size of the shortest class: 512 objects in a span.
 const OBJECT_MIN: usize = 64;
 /// Class sizes are multiples of this.
 const GRAIN: usize = 16;
 const TAKEN_WORDS: usize = SPAN_BYTES / OBJECT_MIN / 64;
-/// Spans in use are grouped by how full they are: allocation takes from the fullest group, so that
+/// Number of fullness groups of the spans in use. Allocation takes from the fullest group, so that
 /// the emptiest spans drain.
 const GROUPS: usize = 8;
-/// An object may fill a hole that is larger than itself by one part in so many.
+/// An object may fill a hole that is larger than itself by up to one part in `STRETCH`.
 const STRETCH: usize = 6;
 /// Bytes a span costs beside its 32 KiB: the descriptor and 4 bytes an object, roughly.
 const SPAN_META_BYTES: usize = size_of::<Span>() + 32 * 4;
-/// What one span counts against the limit.
+/// Bytes that one span counts against the limit.
 pub(crate) const SPAN_COST: u64 = (SPAN_BYTES + SPAN_META_BYTES) as u64;
 
-/// Where an object lies.
+/// Location of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Object {
     pub span: u32,
@@ -76,12 +76,12 @@ struct Class {
 }
 
 impl Class {
-    /// The fullest span that has room.
+    /// Returns the fullest span that has room.
     fn partial(&self) -> Option<u32> {
         self.groups.iter().rev().find_map(|group| group.last().copied())
     }
 
-    /// Whether moving objects together can empty a span and leave `keep` objects free.
+    /// Returns whether compaction can empty a span and leave `keep` objects free.
     fn can_give(&self, keep: usize) -> bool {
         self.spans > 1 && self.free >= self.per_span + keep
     }
@@ -95,11 +95,12 @@ pub(crate) struct Arena {
     spans: Vec<Option<Span>>,
     free_ids: Vec<u32>,
     spare: Vec<AnonBuffer>,
-    /// Most bytes of spans, their cost included.
+    /// Largest number of bytes in spans, their cost included.
     pub limit: u64,
 }
 
-/// The size classes, largest first: each the largest multiple of the grain of which so many fit.
+/// Returns the size classes, largest first. Each is the largest multiple of the grain of which a
+/// given number fits into a span.
 fn class_sizes() -> Vec<usize> {
     let mut sizes = Vec::new();
     let mut count = SPAN_BYTES / OBJECT_MAX;
@@ -141,7 +142,8 @@ impl Arena {
         }
     }
 
-    /// Bytes of RAM the arena holds: whole spans, in use or spare, and what describes them.
+    /// Returns the bytes of RAM that the arena occupies: whole spans, in use or spare, and their
+    /// descriptors.
     pub(crate) fn occupied(&self) -> u64 {
         (self.span_count() + self.spare.len()) as u64 * SPAN_COST
     }
@@ -150,36 +152,36 @@ impl Arena {
         self.spans.len() - self.free_ids.len()
     }
 
-    /// Whether another span may be donated without exceeding the limit.
+    /// Returns whether another span may be donated without exceeding the limit.
     fn may_grow(&self) -> bool {
         self.occupied() + SPAN_COST <= self.limit
     }
 
-    /// Whether there is a span to be had for any class, if need be by compaction.
+    /// Returns whether a span is available for any class, if need be by compaction.
     pub(crate) fn has_room(&self) -> bool {
         self.has_spare() || self.may_grow() || self.classes.iter().any(|class| class.can_give(0))
     }
 
-    /// Whether a span is at hand for any class.
+    /// Returns whether a spare span is available.
     pub(crate) fn has_spare(&self) -> bool {
         !self.spare.is_empty()
     }
 
-    /// Where an object lies, for messages: spans are counted one behind the other.
+    /// Returns the offset of an object for messages, counting the spans as consecutive.
     pub(crate) fn offset(&self, object: Object) -> u64 {
         let span = self.spans[object.span as usize].as_ref().expect("a span in use");
         let start = usize::from(object.index) * self.classes[span.class as usize].size;
         u64::from(object.span) * SPAN_BYTES as u64 + start as u64
     }
 
-    /// Adds a fresh span.
+    /// Adds a new span.
     pub(crate) fn donate(&mut self, memory: AnonBuffer) {
         assert_eq!(memory.len(), SPAN_BYTES, "a span has a fixed size");
         self.spare.push(memory);
     }
 
-    /// Takes out spare spans beyond `keep`, and those above the limit, one at a time: drop it
-    /// outside the lock.
+    /// Removes a spare span beyond `keep` or above the limit. The caller drops it outside the lock
+    /// and calls again.
     pub(crate) fn release(&mut self, keep: usize) -> Option<AnonBuffer> {
         let over = self.occupied() > self.limit;
         if self.spare.len() > keep || over { self.spare.pop() } else { None }
@@ -188,7 +190,7 @@ impl Arena {
     /// Allocates an object of `length` bytes for `owner`.
     pub(crate) fn allocate(&mut self, length: usize, owner: u32) -> Result<Object, NoObject> {
         let class = self.class_of[length.div_ceil(GRAIN)] as usize;
-        // A hole in a class a little larger is better than a fresh span for a single object.
+        // A hole in a slightly larger class is better than a new span for a single object.
         let size_max = length + length / STRETCH;
         let near = self.classes[..=class].iter().rev().take_while(|near| near.size <= size_max);
         let own = self.classes[class].partial();
@@ -200,7 +202,7 @@ impl Arena {
         Ok(self.take_object(span, owner))
     }
 
-    /// Puts a spare span to use in a class.
+    /// Starts the use of a spare span in a class.
     fn start_span(&mut self, class: usize) -> Result<u32, NoObject> {
         let Some(memory) = self.spare.pop() else {
             return Err(if self.may_grow() { NoObject::NeedSpan } else { NoObject::Full });
@@ -251,7 +253,7 @@ impl Arena {
         Object { span: id, index: index as u16 }
     }
 
-    /// Frees an object. A span left empty becomes spare.
+    /// Frees an object. A span without objects becomes spare.
     pub(crate) fn free(&mut self, object: Object) {
         let span = self.span(object.span);
         let (word, bit) = (object.index as usize / 64, object.index % 64);
@@ -272,22 +274,22 @@ impl Arena {
         self.classes[class].spans -= 1;
     }
 
-    /// The first `length` bytes of an object.
+    /// Returns the first `length` bytes of an object.
     pub(crate) fn bytes(&self, object: Object, length: usize) -> &[u8] {
         let span = self.spans[object.span as usize].as_ref().expect("a span in use");
         let start = object.index as usize * self.classes[span.class as usize].size;
         &span.memory[start..start + length]
     }
 
-    /// The first `length` bytes of an object, to be written.
+    /// Returns the first `length` bytes of an object for writing.
     pub(crate) fn bytes_mut(&mut self, object: Object, length: usize) -> &mut [u8] {
         let span = self.spans[object.span as usize].as_mut().expect("a span in use");
         let start = object.index as usize * self.classes[span.class as usize].size;
         &mut span.memory[start..start + length]
     }
 
-    /// Moves up to `moves_max` objects out of the emptiest span of a class that could do with a
-    /// span less; `moved(owner, new place)` is told of each. Returns false when no class can.
+    /// Moves up to `moves_max` objects out of the emptiest span of a class that can give up a span.
+    /// Calls `moved(owner, new location)` for each. Returns false when no class can.
     ///
     /// With `slack`, a class may keep a twentieth of its objects free.
     pub(crate) fn compact(
@@ -301,7 +303,7 @@ impl Arena {
         let Some(class) = self.classes.iter().position(can_give) else { return false };
         let groups = &self.classes[class].groups;
         let source = *groups.iter().find_map(|group| group.last()).expect("ARENA-3: free objects");
-        // Out of its group, the source is no destination.
+        // Outside its group, the source is no destination.
         self.leave_group(source);
         for _ in 0..moves_max {
             let groups = &self.classes[class].groups;
@@ -346,7 +348,7 @@ impl Arena {
         target[to..to + size].copy_from_slice(&source[at..at + size]);
     }
 
-    /// The group a span belongs to: none when full.
+    /// Returns the group of a span; `None` when it is full.
     fn group_of(&self, id: u32) -> Option<u8> {
         let span = self.spans[id as usize].as_ref().expect("a span in use");
         let per_span = self.classes[span.class as usize].per_span;
@@ -376,7 +378,7 @@ impl Arena {
         }
     }
 
-    /// Puts a span where its fullness belongs.
+    /// Moves a span to the group that fits its fullness.
     fn regroup(&mut self, id: u32) {
         let now = self.group_of(id).unwrap_or(NO_GROUP);
         if self.span(id).group != now {
@@ -388,7 +390,7 @@ impl Arena {
     }
 }
 
-/// The group of a span that is in none.
+/// Group number of a span that is in no group.
 const NO_GROUP: u8 = u8::MAX;
 
 #[cfg(test)]

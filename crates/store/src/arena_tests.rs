@@ -1,30 +1,30 @@
-//! The arena against a model, and how much it wastes.
+//! Tests the arena against a model, and measures its waste.
 
 use super::*;
 use ebb_mm::random::mix;
 use std::collections::HashMap;
 
 impl Arena {
-    /// Walks every span and panics where an invariant does not hold.
+    /// Walks every span and panics if an invariant does not hold.
     fn check_invariants(&self) {
         let mut free = vec![0; self.classes.len()];
         for (id, span) in self.spans.iter().enumerate() {
             let Some(span) = span else { continue };
             let class = &self.classes[span.class as usize];
             let taken: u32 = span.taken.iter().map(|word| word.count_ones()).sum();
-            assert_eq!(taken, u32::from(span.used), "STORE-2");
-            assert!(span.used > 0, "STORE-1: an empty span is in use");
+            assert_eq!(taken, u32::from(span.used), "ARENA-2");
+            assert!(span.used > 0, "ARENA-1: an empty span is in use");
             free[span.class as usize] += class.per_span - span.used as usize;
             match self.group_of(id as u32) {
-                None => assert_eq!(span.group, NO_GROUP, "STORE-1"),
+                None => assert_eq!(span.group, NO_GROUP, "ARENA-1"),
                 Some(group) => {
-                    assert_eq!(span.group, group, "STORE-1");
+                    assert_eq!(span.group, group, "ARENA-1");
                     assert_eq!(class.groups[group as usize][span.position as usize], id as u32);
                 }
             }
         }
         for (class, free) in self.classes.iter().zip(free) {
-            assert_eq!(class.free, free, "STORE-3");
+            assert_eq!(class.free, free, "ARENA-3");
         }
     }
 }
@@ -96,7 +96,7 @@ fn objects_keep_their_content_through_frees_and_compaction() {
     assert_eq!(arena.occupied(), 0);
 }
 
-/// The figure that decides whether a class allocator is good enough: spans against bytes stored.
+/// Checks the memory overhead: the bytes of spans relative to the bytes stored.
 #[test]
 fn random_frees_waste_less_than_a_tenth() {
     let mut arena = Arena::new(u64::MAX);
@@ -122,7 +122,7 @@ fn random_frees_waste_less_than_a_tenth() {
     }
     let ratio = arena.occupied() as f64 / stored as f64;
     assert!(ratio < 1.10, "occupied / stored = {ratio:.3}");
-    // Half of everything goes: what it occupied goes too, but for a few spans.
+    // Half of the objects are freed. Their memory is freed too, except for a few spans.
     for at in (0..live.len()).rev().step_by(2) {
         let (object, length) = live.swap_remove(at);
         arena.free(object);

@@ -1,10 +1,11 @@
-//! Encryption of pages that leave memory: ChaCha20-Poly1305 under a key of this run, which is in memory alone
-//! (`ebb_sys::secret`).
+//! Encryption of pages that leave memory: ChaCha20-Poly1305 under a key of this run. The key exists
+//! in memory alone (`ebb_sys::secret`).
 //!
 //! Invariants:
-//! * CRYPT-1: no nonce is used twice: each has a number of `counter`, and no number is given twice. (64 bits of them last
-//!   longer than any run.)
-//! * CRYPT-2: a page opens only at the place it was sealed for: the tier and the page's number in it are authenticated.
+//! * CRYPT-1: no nonce is used twice, because each has a number of `counter`, and no number is
+//!   given twice. (64 bits of them last longer than any run.)
+//! * CRYPT-2: a page opens only at the location it was sealed for, because the tier and the page's
+//!   number in it are authenticated.
 
 use crate::page::Page;
 use chacha20poly1305::aead::AeadInPlace;
@@ -13,7 +14,7 @@ use ebb_sys::secret::Secret;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is needed beside the bytes to open them.
+/// The data needed beside the bytes to open a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Seal {
     /// The part of the nonce that is new each time.
@@ -27,11 +28,11 @@ pub(crate) struct Key {
     counter: AtomicU64,
 }
 
-/// A page that is not what was sealed here.
+/// Error: the page is not the one sealed for this location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NotAuthentic;
 
-/// The nonce and the associated data of a page at its place.
+/// Returns the nonce and the associated data of a page at its location.
 fn place(tier: u8, page: u32, number: u64) -> ([u8; 12], [u8; 5]) {
     let mut nonce = [0; 12];
     nonce[..4].copy_from_slice(&page.to_le_bytes());
@@ -45,14 +46,14 @@ impl Key {
         Ok(Self { key: Secret::random()?, counter: AtomicU64::new(0) })
     }
 
-    /// The cipher erases its copy of the key when it goes.
+    /// Creates the cipher. It erases its copy of the key when dropped.
     fn cipher(&self) -> ChaCha20Poly1305 {
         ChaCha20Poly1305::new(self.key.expose().into())
     }
 
-    /// Encrypts a page where it is, for its place.
+    /// Encrypts a page in place, for its location.
     pub(crate) fn seal(&self, tier: u8, page: u32, content: &mut Page) -> Seal {
-        // Relaxed: all that matters is that nobody gets the same number (CRYPT-1).
+        // Relaxed, because only uniqueness of the number matters (CRYPT-1).
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
         let (nonce, data) = place(tier, page, number);
         let tag = (self.cipher())
@@ -61,7 +62,7 @@ impl Key {
         Seal { number, tag: tag.into() }
     }
 
-    /// Decrypts a page where it is, if it is what was sealed for this place. Otherwise leaves it.
+    /// Decrypts a page in place, if it was sealed for this location. Otherwise leaves it unchanged.
     pub(crate) fn open(
         &self,
         tier: u8,

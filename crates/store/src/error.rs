@@ -1,11 +1,11 @@
-//! What can go wrong in the store, told so that the reader knows which tier, slot and byte.
+//! Errors of the store, with the tier, slot and byte concerned.
 
 use ebb_mm::types::SlotId;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Names a tier in messages.
+/// Name of a tier in messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TierName {
     /// The compressed tier in RAM.
@@ -28,35 +28,35 @@ impl fmt::Display for TierName {
     }
 }
 
-/// Why the store could not do what was asked.
+/// Why an operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Nothing is stored under the slot (any more).
+    /// No page is stored under the slot (any more).
     #[error("slot {} holds no page", .slot.0)]
     NotStored {
-        /// The slot asked for.
+        /// The requested slot.
         slot: SlotId,
     },
     /// No tier has room for the page.
     #[error("every swap tier is full")]
     Full,
-    /// The page does not get smaller, and there is no other tier for it.
+    /// The page does not compress, and there is no other tier for it.
     #[error("the pages left do not compress, and there is no other tier")]
     NotSmaller,
-    /// A tier failed to give a page back.
+    /// A tier failed to read a page.
     #[error("tier {tier}: cannot read slot {} at byte {offset}: {source}", .slot.0)]
     Read {
         /// The tier that holds the page.
         tier: TierName,
-        /// The slot asked for.
+        /// The requested slot.
         slot: SlotId,
-        /// Where in the tier, in bytes.
+        /// Byte offset in the tier.
         offset: u64,
-        /// What the tier said.
+        /// Error of the tier.
         source: io::Error,
     },
-    /// A tier gave back something else than what was stored.
+    /// A tier returned other data than the stored page.
     #[error(
         "tier {tier}: slot {} at byte {offset} is damaged: hash {found:016x}, not {expected:016x}",
         .slot.0
@@ -64,35 +64,35 @@ pub enum StoreError {
     Corrupt {
         /// The tier that holds the page.
         tier: TierName,
-        /// The slot asked for.
+        /// The requested slot.
         slot: SlotId,
-        /// Where in the tier, in bytes.
+        /// Byte offset in the tier.
         offset: u64,
-        /// The hash of the page when it was stored.
+        /// Hash of the page when it was stored.
         expected: u64,
-        /// The hash of what came back.
+        /// Hash of the data returned.
         found: u64,
     },
-    /// A tier failed to take a page.
+    /// A tier failed to store a page.
     #[error("tier {tier}: cannot write slot {} at byte {offset}: {source}", .slot.0)]
     Write {
         /// The tier that was tried last.
         tier: TierName,
         /// The slot to be stored.
         slot: SlotId,
-        /// Where in the tier, in bytes.
+        /// Byte offset in the tier.
         offset: u64,
-        /// What the tier said.
+        /// Error of the tier.
         source: io::Error,
     },
-    /// A swap file cannot be had.
+    /// A swap file cannot be created.
     #[error("swap file {}: {source}; {advice}", .path.display())]
     OpenFile {
         /// The file or folder tried.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
-        /// What to do about it.
+        /// Advice for the user.
         advice: &'static str,
     },
     /// A server cannot be used.
@@ -100,18 +100,18 @@ pub enum StoreError {
     OpenRemote {
         /// The tier.
         name: TierName,
-        /// Where and why, and what to do about it.
+        /// Address and reason, with advice.
         why: String,
     },
-    /// The store needs a kernel object it cannot get.
+    /// The store cannot create a kernel object.
     #[error("cannot create {what}: {source}")]
     Setup {
         /// The object.
         what: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The list of tiers makes no sense.
+    /// The list of tiers is not valid.
     #[error("{0}")]
     Tiers(&'static str),
 }

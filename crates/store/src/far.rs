@@ -1,11 +1,12 @@
-//! The tiers behind compressed memory, which all keep pages by number: files, and servers elsewhere.
+//! The far tiers, behind compressed memory: files and remote servers. All of them store pages by
+//! number.
 
 use crate::error::TierName;
 use crate::file::FileTier;
 use crate::remote::RemoteTier;
 use std::io;
 
-/// One of them. A large enum of a few values that never move.
+/// A far tier. The enum is large, but there are few values and they never move.
 #[allow(clippy::large_enum_variant, reason = "they lie in one list, made once")]
 pub(crate) enum FarTier {
     File(FileTier),
@@ -13,7 +14,7 @@ pub(crate) enum FarTier {
 }
 
 impl FarTier {
-    /// Its number in the list.
+    /// Returns the number of the tier in the list.
     pub(crate) fn index(&self) -> u8 {
         match self {
             Self::File(file) => file.index,
@@ -32,7 +33,7 @@ impl FarTier {
         matches!(self, Self::Remote(_))
     }
 
-    /// The file, of a tier that is one.
+    /// Returns the file of a file tier.
     pub(crate) fn file(&self) -> Option<&FileTier> {
         match self {
             Self::File(file) => Some(file),
@@ -40,7 +41,7 @@ impl FarTier {
         }
     }
 
-    /// Whether there is no room, as far as is known. Room may come when pages are freed.
+    /// Returns whether there is no room, as far as is known. Freeing pages may make room again.
     pub(crate) fn is_full(&self) -> bool {
         match self {
             Self::File(file) => file.is_full(),
@@ -56,7 +57,7 @@ impl FarTier {
         }
     }
 
-    /// Gives back adjacent pages that one `allocate` gave, or part of them.
+    /// Frees adjacent pages that one `allocate` gave, or part of them.
     pub(crate) fn free(&self, first: u32, count: usize) {
         match self {
             Self::File(file) => file.free(first, count),
@@ -80,13 +81,13 @@ impl FarTier {
         }
     }
 
-    /// Pages read so far.
+    /// Returns the number of pages read.
     pub(crate) fn reads(&self) -> u64 {
         let reads = match self {
             Self::File(file) => &file.reads,
             Self::Remote(remote) => &remote.shared.reads,
         };
-        // Relaxed: a statistic.
+        // Relaxed, because it is a statistic.
         reads.load(std::sync::atomic::Ordering::Relaxed)
     }
 }

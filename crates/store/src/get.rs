@@ -1,13 +1,14 @@
-//! Reading pages back.
+//! Reads pages back from the store.
 //!
-//! A page in RAM costs one short lock, in which its compressed bytes are copied out; decompression
-//! and the check of the hash follow without it. No allocation, no system call.
+//! Reading a page in RAM takes one short lock, under which its compressed bytes are copied out.
+//! Decompression and the check of the hash follow without the lock. There is no allocation and no
+//! system call.
 
 use crate::error::{StoreError, TierName};
 use crate::far::FarTier;
 use crate::page::{Page, ZERO_PAGE, fill, page_hash, same_filled_hash};
 use crate::reads::{Job, PAGES_MAX, Wanted};
-use crate::table::{FarPlace, Place};
+use crate::table::{FarLocation, Location};
 use crate::{Store, lock};
 use ebb_mm::types::{PAGE_SIZE, SlotId};
 use std::cell::RefCell;
@@ -16,36 +17,36 @@ use std::sync::atomic::Ordering;
 
 /// How often a read may find that its page has moved meanwhile.
 const MOVES_MAX: usize = 16;
-/// A larger read may include this many pages nobody wants between two wanted ones.
+/// Number of unwanted pages that a transfer may include between two wanted ones.
 const GAP_MAX: u32 = 1;
-/// Slots looked up under one lock.
+/// Number of slots looked up under one lock.
 const LOOKUP_MAX: usize = 64;
 
 /// Where in memory a page was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// Nowhere: one word all over.
+    /// In its table entry, because the page repeats one word.
     Same,
     /// In compressed memory.
     Compressed,
 }
 
-/// What a first look at a slot found.
+/// Result of a first look at a slot.
 enum Found {
-    /// The page was in RAM and is here now.
+    /// The page was in RAM and is now in the caller's buffer.
     Filled(Source),
-    /// The page is in a file or a server.
-    Far { hash: u64, place: FarPlace },
+    /// The page is in a file or on a server.
+    Far { hash: u64, place: FarLocation },
 }
 
-/// A page of a file or a server that somebody wants.
+/// A wanted page of a file or a server.
 #[derive(Clone, Copy)]
 struct Look {
-    place: FarPlace,
+    place: FarLocation,
     wanted: Wanted,
 }
 
-/// Where in RAM a page was.
+/// Location of a page in RAM.
 #[derive(Clone, Copy)]
 enum At {
     Same { word: u64 },
@@ -53,7 +54,7 @@ enum At {
 }
 
 impl At {
-    /// For messages: where in the arena.
+    /// Returns the offset in the arena, for messages.
     fn offset(self) -> u64 {
         match self {
             Self::Same { .. } => 0,
@@ -63,18 +64,19 @@ impl At {
 }
 
 thread_local! {
-    /// Compressed bytes between the lock and their decompression; here, not on the stack, because
-    /// clearing 4 KiB first costs as much as copying 2 KiB.
+    /// Holds compressed bytes between the lock and their decompression. It is not on the stack,
+    /// because clearing 4 KiB first costs as much as copying 2 KiB.
     static COMPRESSED: RefCell<Page> = const { RefCell::new(ZERO_PAGE) };
 }
 
 impl Store {
-    /// Reads a page, waiting for the file or server if it is there.
+    /// Reads a page. Waits for the file or server if the page is there.
     pub fn get(&self, slot: SlotId, page: &mut Page) -> Result<(), StoreError> {
         self.get_if(slot, None, page, true).map(|_| ())
     }
 
-    /// Fills `page` if it is in RAM: from where.
+    /// Fills `page` if it is in RAM, and returns the source. Returns `None` if it is in a file or
+    /// on a server.
     pub fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<Option<Source>, StoreError> {
         Ok(match self.look(slot, None, page)? {
             Found::Filled(source) => Some(source),
@@ -82,8 +84,8 @@ impl Store {
         })
     }
 
-    /// Fills `page` if it is in RAM: true. Otherwise starts a read that will complete with `token`:
-    /// false.
+    /// Fills `page` and returns true if it is in RAM. Otherwise starts a read that will complete
+    /// with `token`, and returns false.
     pub fn get_or_start(
         &self,
         slot: SlotId,
@@ -101,12 +103,12 @@ impl Store {
         }
     }
 
-    /// Starts reading several pages, those that lie side by side in a file with one transfer. Every
-    /// token completes exactly once, also those of pages in RAM and of slots that hold no page.
+    /// Starts reading several pages. Pages that lie side by side in a file take one transfer. Every
+    /// token completes exactly once, also those of pages in RAM and of slots without a page.
     pub fn start_batch(&self, reads: &[(SlotId, u64)]) {
         for reads in reads.chunks(LOOKUP_MAX) {
-            // Pages in files from the front, all others from the back.
-            let nowhere = FarPlace { tier: 0, page: 0 };
+            // Far pages fill the array from the front, all others from the back.
+            let nowhere = FarLocation { tier: 0, page: 0 };
             let mut found = [Look { place: nowhere, wanted: Wanted::NONE }; LOOKUP_MAX];
             let (mut front, mut back) = (0, LOOKUP_MAX);
             {
@@ -115,7 +117,7 @@ impl Store {
                     let entry = index.table.get(slot);
                     let hash = entry.map_or(0, |entry| entry.0);
                     let wanted = Wanted { slot, hash, token, page: 0 };
-                    if let Some((_, Place::Far(place))) = entry {
+                    if let Some((_, Location::Far(place))) = entry {
                         found[front] = Look { place, wanted };
                         front += 1;
                     } else {
@@ -131,16 +133,16 @@ impl Store {
         }
     }
 
-    /// Groups pages of files, in file order, into transfers.
+    /// Groups far pages, in file order, into transfers.
     fn start_sorted(&self, mut looks: &[Look]) {
         let mut batch = self.reads.batch();
         while let Some(first) = looks.first().map(|look| look.place) {
-            let near = |a: FarPlace, b: FarPlace| {
+            let near = |a: FarLocation, b: FarLocation| {
                 a.tier == b.tier
                     && b.page - a.page <= GAP_MAX + 1
                     && ((b.page - first.page) as usize) < PAGES_MAX
             };
-            // No more pages than fit in a job even if the same slot is asked for many times.
+            // At most as many pages as fit in a job, even if the same slot is requested many times.
             let pairs = looks.windows(2).take(PAGES_MAX - 1);
             let count = 1 + pairs.take_while(|pair| near(pair[0].place, pair[1].place)).count();
             let (group, rest) = looks.split_at(count);
@@ -156,14 +158,14 @@ impl Store {
                     wanted.for_each(|wanted| job.want(wanted));
                     batch.push(job);
                 }
-                // No memory for a buffer: the poller will try, page by page.
+                // There is no memory for a buffer, so the poller will read page by page.
                 Err(_) => self.reads.add_alone(wanted),
             }
         }
     }
 
-    /// Calls `f` with every read that has completed. May be called from any thread; `f` may call
-    /// the store.
+    /// Calls `f` with every read that has completed. Any thread may call it; `f` may call the
+    /// store.
     pub fn poll_completions(&self, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
         self.reads.begin_poll();
         while let Some(wanted) = self.reads.next_alone() {
@@ -180,10 +182,10 @@ impl Store {
         let from = job.from;
         if let Err(source) = outcome {
             if self.far[usize::from(from.tier)].is_remote() {
-                // It was tried for as long as anybody waits.
+                // The client has already retried until its time limit.
                 for at in 0..job.wanted().len() {
                     let wanted = job.wanted()[at];
-                    let place = FarPlace { page: from.page + u32::from(wanted.page), ..from };
+                    let place = FarLocation { page: from.page + u32::from(wanted.page), ..from };
                     let error = io::Error::new(source.kind(), source.to_string());
                     match self.why(&wanted, place, Err(error)) {
                         Some(error) => f(wanted.token, Err(error)),
@@ -196,7 +198,7 @@ impl Store {
                     None => self.complete_alone(&wanted, f),
                 }
             } else {
-                // One bad block must not take its neighbours along.
+                // A bad block must not make the reads of its neighbours fail.
                 for at in 0..job.wanted().len() {
                     let wanted = job.wanted()[at];
                     self.complete_alone(&wanted, f);
@@ -217,7 +219,7 @@ impl Store {
                 f(wanted.token, Ok(page));
                 continue;
             }
-            let place = FarPlace { page: from.page + u32::from(wanted.page), ..from };
+            let place = FarLocation { page: from.page + u32::from(wanted.page), ..from };
             match self.why(&wanted, place, outcome) {
                 Some(error) => f(wanted.token, Err(error)),
                 None => self.complete_alone(&wanted, f),
@@ -225,7 +227,8 @@ impl Store {
         }
     }
 
-    /// Completes a read by reading again, page by page and waiting; but who polls does not wait for a server.
+    /// Completes a read by reading again, page by page and synchronously. For a server it starts a
+    /// new read instead, because the poller does not wait for servers.
     fn complete_alone(&self, wanted: &Wanted, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
         let mut page = ZERO_PAGE;
         let result = match self.get_if(wanted.slot, Some(wanted.hash), &mut page, false) {
@@ -242,16 +245,16 @@ impl Store {
         f(wanted.token, result.map(|()| &page));
     }
 
-    /// The error a failed read of a file page means, or `None` when the page is elsewhere by now
-    /// and the failure means nothing. `outcome` is the hash that was found, or the error.
+    /// Returns the error that a failed read of a far page means. Returns `None` when the page has
+    /// moved, so that the failure means nothing. `outcome` is the hash found, or the error.
     fn why(
         &self,
         wanted: &Wanted,
-        place: FarPlace,
+        place: FarLocation,
         outcome: Result<u64, io::Error>,
     ) -> Option<StoreError> {
         let now = lock(&self.index).table.get(wanted.slot);
-        if now != Some((wanted.hash, Place::Far(place))) {
+        if now != Some((wanted.hash, Location::Far(place))) {
             return None;
         }
         let tier = self.far[usize::from(place.tier)].name();
@@ -263,15 +266,15 @@ impl Store {
         })
     }
 
-    /// Reads a page; with `expected`, only if the slot still holds the page of that hash. Unless it is to wait for servers,
-    /// a page there is not read: its place.
+    /// Reads a page; with `expected`, only if the slot still holds the page of that hash. Without
+    /// `wait`, it does not read a page on a server but returns its location.
     fn get_if(
         &self,
         slot: SlotId,
         expected: Option<u64>,
         page: &mut Page,
         wait: bool,
-    ) -> Result<Option<FarPlace>, StoreError> {
+    ) -> Result<Option<FarLocation>, StoreError> {
         for _ in 0..MOVES_MAX {
             let (hash, place) = match self.look(slot, expected, page)? {
                 Found::Filled(_) => return Ok(None),
@@ -303,7 +306,7 @@ impl Store {
                 return Err(error);
             }
         }
-        // Stored anew at every look: whoever asked has lost interest long ago.
+        // The slot was stored anew at every look, so the caller cannot need the old page any more.
         Err(StoreError::NotStored { slot })
     }
 
@@ -332,18 +335,18 @@ impl Store {
                 return Err(StoreError::NotStored { slot });
             }
             let at = match place {
-                Place::Same(word) => At::Same { word },
-                Place::Ram { object, length } => {
+                Location::Same(word) => At::Same { word },
+                Location::Ram { object, length } => {
                     let length = usize::from(length);
                     let to = if length == PAGE_SIZE { &mut *page } else { &mut *compressed };
                     to[..length].copy_from_slice(index.arena.bytes(object, length));
                     At::Arena { length, offset: index.arena.offset(object) }
                 }
-                Place::Far(place) => return Ok(Found::Far { hash, place }),
+                Location::Far(place) => return Ok(Found::Far { hash, place }),
             };
             (hash, at)
         };
-        // Relaxed: a statistic.
+        // Relaxed, because it is a statistic.
         self.ram_reads.fetch_add(1, Ordering::Relaxed);
         let (tier, offset) = (TierName::Ram, at.offset());
         self.injector.read().map_err(|source| StoreError::Read { tier, slot, offset, source })?;

@@ -1,34 +1,34 @@
-//! The table and the arena under one lock: every slot's place and the bytes of those in RAM.
+//! The table and the arena under one lock: every slot's location and the bytes of the pages in RAM.
 //!
-//! Everything here is short: nothing compresses, reads, writes, maps or waits. What must be done
-//! outside the lock (freeing a page of a file, dropping a span) is handed back to the caller.
+//! Everything here is short: nothing compresses, reads, writes, maps or waits. The caller gets back
+//! what must be done outside the lock (freeing a page of a file, dropping a span).
 //!
-//! Invariant STORE-1: an object of the arena is allocated if and only if the table has a place in RAM
-//! that names it, under the slot that owns it.
+//! * INDEX-1: an object of the arena is allocated if and only if the table has an entry that names
+//!   it, under the slot that owns the object.
 
 use crate::arena::{Arena, NoObject, Object};
-use crate::table::{FarPlace, Place, Table};
+use crate::table::{FarLocation, Location, Table};
 use ebb_mm::types::SlotId;
 
-/// Objects moved by one step of compaction: about a microsecond of copying.
+/// Number of objects that one step of compaction moves: about a microsecond of copying.
 const MOVES_MAX: usize = 4;
 
-/// The table, the arena, and what they hold.
+/// The table, the arena, and counts of their pages.
 pub(crate) struct Index {
     pub table: Table,
     pub arena: Arena,
     pub same_pages: u64,
-    /// The most there were.
+    /// Largest value of `same_pages`.
     pub same_peak: u64,
     pub ram_pages: u64,
-    /// The most there were, and the bytes that they occupied then.
+    /// Largest value of `ram_pages`, and the bytes that those pages occupied then.
     pub ram_peak: (u64, u64),
-    /// Bytes of the objects in the arena, without what allocation wastes.
+    /// Bytes of the objects in the arena, without the waste of allocation.
     pub ram_stored: u64,
-    /// Pages that went from RAM to a file.
+    /// Number of pages demoted from RAM to a file.
     pub demoted: u64,
     pub ram_writes: u64,
-    /// Pages read that were among the newest in RAM, and that had left it lately.
+    /// Numbers of reads: of the newest pages in RAM, and of pages that left it recently.
     pub edge_reads: (u64, u64),
 }
 
@@ -48,7 +48,7 @@ impl Index {
         }
     }
 
-    /// A page is being read.
+    /// Counts the read of a page.
     pub(crate) fn note_read(&mut self, slot: SlotId) {
         match self.table.beyond_edge(slot) {
             Some(false) => self.edge_reads.0 += 1,
@@ -63,53 +63,53 @@ impl Index {
         slot: SlotId,
         hash: u64,
         bytes: &[u8],
-    ) -> Result<Option<FarPlace>, NoObject> {
+    ) -> Result<Option<FarLocation>, NoObject> {
         let object = self.arena.allocate(bytes.len(), slot.0)?;
         self.arena.bytes_mut(object, bytes.len()).copy_from_slice(bytes);
         self.ram_writes += 1;
-        Ok(self.set(slot, hash, Place::Ram { object, length: bytes.len() as u16 }))
+        Ok(self.set(slot, hash, Location::Ram { object, length: bytes.len() as u16 }))
     }
 
-    /// Writes down a place. Returns a page of a file that is now free.
-    pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Place) -> Option<FarPlace> {
+    /// Records a location. Returns a page of a file that is now free.
+    pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Location) -> Option<FarLocation> {
         match place {
-            Place::Same(_) => {
+            Location::Same(_) => {
                 self.same_pages += 1;
                 self.same_peak = self.same_peak.max(self.same_pages);
             }
-            Place::Ram { length, .. } => {
+            Location::Ram { length, .. } => {
                 self.ram_pages += 1;
                 if self.ram_pages > self.ram_peak.0 {
                     self.ram_peak = (self.ram_pages, self.arena.occupied());
                 }
                 self.ram_stored += u64::from(length);
             }
-            Place::Far(_) => {}
+            Location::Far(_) => {}
         }
         let before = self.table.set(slot, hash, place);
         before.and_then(|place| self.vacate(place))
     }
 
     /// Forgets a slot. Returns a page of a file that is now free.
-    pub(crate) fn clear(&mut self, slot: SlotId) -> Option<FarPlace> {
+    pub(crate) fn clear(&mut self, slot: SlotId) -> Option<FarLocation> {
         let before = self.table.clear(slot);
         before.and_then(|place| self.vacate(place))
     }
 
-    fn vacate(&mut self, place: Place) -> Option<FarPlace> {
+    fn vacate(&mut self, place: Location) -> Option<FarLocation> {
         match place {
-            Place::Same(_) => self.same_pages -= 1,
-            Place::Ram { object, length } => {
+            Location::Same(_) => self.same_pages -= 1,
+            Location::Ram { object, length } => {
                 self.arena.free(object);
                 self.ram_pages -= 1;
                 self.ram_stored -= u64::from(length);
             }
-            Place::Far(place) => return Some(place),
+            Location::Far(place) => return Some(place),
         }
         None
     }
 
-    /// One step of compaction; false when there is nothing worth moving.
+    /// Does one step of compaction. Returns false when there is nothing worth moving.
     pub(crate) fn compact(&mut self, slack: bool) -> bool {
         let table = &mut self.table;
         let moved = |owner: u32, to: Object| table.moved(SlotId(owner), to);

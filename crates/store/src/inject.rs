@@ -1,5 +1,4 @@
-//! Faults on demand: makes the store fail the way devices do, so that what depends on it can be
-//! tested.
+//! Fault injection: makes the store fail the way devices do, for tests of the code above it.
 //!
 //! A plan is a list of rules separated by commas, each `KIND@WHEN`, and perhaps `seed=N`:
 //!
@@ -9,16 +8,15 @@
 //! | `write-error` | a write fails with EIO |
 //! | `short-read`, `short-write` | a file transfer moves only part of its bytes |
 //! | `flip` | one bit of a page that was read is wrong |
-//! | `slow-read=TIME`, `slow-write=TIME` | a file transfer takes TIME longer (`50ms`, `2s`,
-//! `300us`) |
+//! | `slow-read=TIME`, `slow-write=TIME` | a transfer takes TIME longer (`50ms`, `2s`, `300us`) |
 //! | `full` | a write finds its tier full (ENOSPC) |
 //!
 //! WHEN is a probability (`0.01`), every N-th time (`n100`), the N-th time only (`once100`), or the
-//! N-th time and ever after (`from100`). Each rule counts for itself. Example:
+//! N-th time and all later ones (`from100`). Each rule counts for itself. Example:
 //! `read-error@0.01,flip@n1000,slow-read=50ms@0.01,full@from2000,seed=7`.
 //!
-//! The same plan, seed and order of operations give the same faults. Without a plan the store pays
-//! one branch for each operation.
+//! Equal plans, seeds and orders of operations give equal faults. Without a plan the store pays one
+//! branch for each operation.
 
 use ebb_mm::random::mix;
 use std::fmt;
@@ -72,7 +70,7 @@ pub struct Plan {
     seed: u64,
 }
 
-/// A plan that cannot be understood.
+/// Error in the text of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanError(String);
 
@@ -159,7 +157,7 @@ fn parse_time(text: &str) -> Option<Duration> {
     }
 }
 
-/// A plan at work, or the absence of one.
+/// An active plan, or none.
 #[derive(Debug, Default)]
 pub(crate) struct Injector {
     active: Option<Box<Active>>,
@@ -180,12 +178,12 @@ impl Injector {
         Self { active }
     }
 
-    /// Whether there is a plan.
+    /// Returns whether there is a plan.
     pub(crate) fn is_active(&self) -> bool {
         self.active.is_some()
     }
 
-    /// Whether `fault` strikes now; for slow transfers, by how much.
+    /// Returns whether `fault` strikes now. The duration is the delay of a slow transfer.
     #[inline]
     fn strikes(&self, fault: Fault) -> Option<Duration> {
         self.active.as_ref().and_then(|active| active.strikes(fault))
@@ -212,7 +210,8 @@ impl Injector {
         }
     }
 
-    /// How many of `length` bytes a transfer may move: all, or fewer but at least one block.
+    /// Returns how many of `length` bytes a transfer may move: all, or fewer but at least one
+    /// block.
     #[inline]
     pub(crate) fn shorten(&self, read: bool, length: usize) -> usize {
         let fault = if read { Fault::ShortRead } else { Fault::ShortWrite };
@@ -222,13 +221,13 @@ impl Injector {
         }
     }
 
-    /// How much longer a transfer has to take.
+    /// Returns the delay of a transfer, if any.
     #[inline]
     pub(crate) fn delay(&self, read: bool) -> Option<Duration> {
         self.strikes(if read { Fault::SlowRead } else { Fault::SlowWrite })
     }
 
-    /// Damages what was read if the plan says so.
+    /// Damages the bytes read if the plan says so.
     #[inline]
     pub(crate) fn flip(&self, bytes: &mut [u8]) {
         if let Some(active) = &self.active
@@ -250,7 +249,7 @@ impl Active {
             if rule.fault != fault {
                 continue;
             }
-            // Relaxed: only the count itself matters.
+            // Relaxed, because only the count itself matters.
             let count = count.fetch_add(1, Ordering::Relaxed) + 1;
             let strikes = match rule.when {
                 When::Probability(probability) => {

@@ -1,31 +1,32 @@
-//! The swap tiers: where pages go that the program's memory has no room for.
+//! The store of the swap tiers: keeps the pages for which the program's memory has no room.
 //!
-//! A store is a list of tiers, fastest first: compressed RAM, then files and servers elsewhere. It keeps pages under slot
-//! numbers ([`ebb_mm::types::SlotId`]) and gives back exactly what was stored, or an error, never
-//! something else: the 64-bit hash of every page is kept beside its place and checked at each read.
+//! A store is a list of tiers, fastest first: compressed RAM, then files and remote servers. It
+//! keeps pages under slot numbers ([`ebb_mm::types::SlotId`]). A read returns exactly the stored
+//! page or an error, never other data. For that the store keeps the 64-bit hash of every page
+//! beside its location and checks it at each read.
 //!
 //! ```text
 //! put_batch -> same word throughout? -> slot table          get, get_or_start, start_batch
 //!           -> compresses well?      -> RAM (arena)   -> decompress -> check hash -> page
 //!           -> else                  -> file, server  -> read       -> check hash -> page
-//! RAM at its limit: the pages stored longest ago are decompressed and written to the file or server
-//! (demoted).
+//! RAM at its limit: the pages stored longest ago are decompressed and written to the file or
+//! server (demoted).
 //! ```
 //!
-//! Who calls what: one thread at a time puts (others wait); any number of threads get, start reads,
-//! poll completions and remove.
+//! Threads: one thread at a time puts (others wait). Any number of threads get, start reads, poll
+//! completions and remove.
 //!
 //! Invariants:
-//! * STORE-1: a slot's entry names a place only while that place holds the page: entries are switched
-//!   after a write has ended, and places are freed after the entry is switched.
-//! * STORE-2: a read that lost a race (its slot was removed, moved or stored anew meanwhile) is noticed
-//!   by the hash and looked up again; it fails if the slot does not hold the page asked for any
-//!   more.
-//! * STORE-3: a put that fails leaves what the slot held before.
+//! * STORE-1: a slot's entry names a location only while that location holds the page. So an entry
+//!   is switched after the write has ended, and the old location is freed after that.
+//! * STORE-2: a read may lose a race, if its slot is removed, moved or stored anew meanwhile. The
+//!   hash shows that, and the read looks the slot up again. It fails if the slot no longer holds
+//!   the requested page.
+//! * STORE-3: a put that fails leaves the slot's old page.
 //!
-//! Lock order: `put`, then `index`; `index` is never held across I/O, compression, mapping or
-//! another lock. A remote tier's `writer` comes after `put`. The locks of file space and read queues are
-//! leaves.
+//! Lock order: `put`, then `index`. `index` is never held across I/O, compression, mapping or
+//! another lock. A remote tier's `writer` comes after `put`. The locks of file space and read
+//! queues are leaves.
 #![forbid(unsafe_code)]
 
 mod arena;
@@ -66,32 +67,32 @@ use remote::RemoteTier;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use table::Place;
+use table::Location;
 
-/// Which tiers get pages encrypted, under a key that is in this process's memory alone.
+/// Which tiers encrypt their pages. The key exists in this process's memory alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Encrypt {
-    /// Those on other machines.
+    /// Remote tiers.
     #[default]
     Remote,
-    /// Files, too.
+    /// Remote tiers and files.
     All,
-    /// None.
+    /// No tier.
     None,
 }
 
-/// What [`Store::open`] needs to know beside the tiers.
+/// Options of [`Store::open`] beside the tiers.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Limit of a RAM tier that does not name one, in bytes.
     pub ram_limit_default: u64,
     /// Faults to inject.
     pub inject: Option<inject::Plan>,
-    /// Whether to read through io_uring where the kernel lets us.
+    /// Whether to read through io_uring if the kernel permits it.
     pub use_io_uring: bool,
-    /// What is encrypted.
+    /// The tiers to encrypt.
     pub encrypt: Encrypt,
-    /// Who is told of a server that is away.
+    /// Receives a message when a server does not answer.
     pub notice: Notice,
 }
 
@@ -110,15 +111,15 @@ impl Default for Options {
 /// Where a stored page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
-    /// It repeats one word, which is all that is kept.
+    /// The page repeats one word, and the store keeps only that.
     Nowhere,
-    /// In compressed memory.
+    /// The page is in compressed memory.
     Ram,
-    /// In a file, or on another machine.
+    /// The page is in a file, or on another machine.
     File,
 }
 
-/// The store.
+/// The store. See the crate's description.
 pub struct Store {
     put: Mutex<PutState>,
     index: Mutex<Index>,
@@ -130,8 +131,8 @@ pub struct Store {
     ram_reads: AtomicU64,
 }
 
-/// Locks, also after a panic of another thread: what the locks guard is consistent at every point
-/// where a panic could strike, or the panic ends the process.
+/// Locks a mutex, even if another thread panicked while holding it. The guarded data is consistent
+/// at every point where a panic could strike, or the panic ends the process.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -200,15 +201,17 @@ impl Store {
         })
     }
 
-    /// The hash of the page stored under a slot.
+    /// Returns the hash of the page stored under a slot.
     #[must_use]
     pub fn hash_of(&self, slot: SlotId) -> Option<u64> {
         lock(&self.index).table.get(slot).map(|(hash, _)| hash)
     }
 
-    /// Where the pages under slots are, in the order of the slots; None where there is none.
+    /// Reports where the pages under slots are, in the order of the slots; `None` for a slot
+    /// without a page.
     pub fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>)) {
-        /// Others look slots up for touches: so many in a hold.
+        /// Number of slots looked up in one hold of the lock, because other threads look slots up
+        /// for page faults.
         const SLICE: usize = 64;
         for slice in slots.chunks(SLICE) {
             let mut places = [None; SLICE];
@@ -216,9 +219,9 @@ impl Store {
                 let index = lock(&self.index);
                 for (place, &slot) in places.iter_mut().zip(slice) {
                     *place = index.table.get(slot).map(|(_, place)| match place {
-                        Place::Same(_) => Whereabouts::Nowhere,
-                        Place::Ram { .. } => Whereabouts::Ram,
-                        Place::Far(_) => Whereabouts::File,
+                        Location::Same(_) => Whereabouts::Nowhere,
+                        Location::Ram { .. } => Whereabouts::Ram,
+                        Location::Far(_) => Whereabouts::File,
                     });
                 }
             }
@@ -226,57 +229,59 @@ impl Store {
         }
     }
 
-    /// Whether the page under a slot is on another machine. Takes no lock where none can be.
+    /// Returns whether the page under a slot is on another machine. Takes no lock if there is no
+    /// remote tier.
     #[must_use]
     pub fn is_remote(&self, slot: SlotId) -> bool {
         if !self.has_remote {
             return false;
         }
         let place = lock(&self.index).table.get(slot).map(|(_, place)| place);
-        let Some(Place::Far(place)) = place else { return false };
+        let Some(Location::Far(place)) = place else { return false };
         matches!(self.far[usize::from(place.tier)], FarTier::Remote(_))
     }
 
-    /// A page leaves memory unchanged since it was read from a slot: whether what the slot holds may
-    /// stand for it, or the page should be put anew. True if the hash is right, unless the page is in a
-    /// file and would fit into RAM. In RAM it is the newest from now on.
+    /// Decides whether the copy in a slot may stand for a page that leaves memory unchanged. If
+    /// not, the caller should put the page anew. Returns true if the hash is right, unless the copy
+    /// is in a file and the page would fit into RAM. A copy in RAM becomes the newest.
     #[must_use]
     pub fn keep(&self, slot: SlotId, hash: u64) -> bool {
         let mut index = lock(&self.index);
         match index.table.get(slot) {
             Some((there, _)) if there != hash => false,
             None => false,
-            Some((_, Place::Ram { .. })) => {
+            Some((_, Location::Ram { .. })) => {
                 index.table.renew(slot);
                 true
             }
-            Some((_, Place::Far(_))) => !(self.has_ram && index.table.is_demoted(slot)),
-            Some((_, Place::Same(_))) => true,
+            Some((_, Location::Far(_))) => !(self.has_ram && index.table.is_demoted(slot)),
+            Some((_, Location::Same(_))) => true,
         }
     }
 
-    /// Whether the copy under a slot is worth keeping beside the page itself in memory: one in RAM
-    /// takes room from pages that have no other.
+    /// Returns whether the copy under a slot is worth keeping beside the page in memory. A copy in
+    /// RAM takes room from pages that have no other.
     #[must_use]
     pub fn is_worth_keeping(&self, slot: SlotId) -> bool {
         let place = lock(&self.index).table.get(slot);
-        !matches!(place, Some((_, Place::Ram { .. })))
+        !matches!(place, Some((_, Location::Ram { .. })))
     }
 
     /// Forgets the page under a slot, if there is one.
     pub fn remove(&self, slot: SlotId) {
-        /// Spans left by removals that may wait for the next put to use or unmap them.
+        /// Number of spans left by removals that may wait for the next put to use or unmap them.
         const SPARE_MAX: usize = 16;
         let (freed, span) = {
             let mut index = lock(&self.index);
             (index.clear(slot), index.arena.release(SPARE_MAX))
         };
-        // Unmapping takes microseconds: not under the lock.
+        // Unmapping takes microseconds, so it is not done under the lock.
         drop(span);
         self.free_far_page(freed);
     }
 
-    /// Nothing is wanted any more: what was kept on other machines is removed. Waits for a write under way.
+    /// Removes the pages of this run from other machines, at the end of the run. Waits for a write
+    /// under way.
     pub fn close(&self) {
         for tier in self.far.iter() {
             if let FarTier::Remote(remote) = tier {
@@ -285,7 +290,7 @@ impl Store {
         }
     }
 
-    /// What the RAM tier occupies now, waste included.
+    /// Returns the bytes that the RAM tier occupies now, waste included.
     #[must_use]
     pub fn ram_bytes(&self) -> u64 {
         lock(&self.index).arena.occupied()
@@ -299,7 +304,7 @@ impl Store {
         }
     }
 
-    /// Lets the RAM tier grow by `step` bytes, up to `most`.
+    /// Raises the limit of the RAM tier by `step` bytes, up to `most`.
     pub fn grow_ram(&self, step: u64, most: u64) {
         let mut index = lock(&self.index);
         if self.has_ram && index.arena.limit < most {
@@ -307,40 +312,41 @@ impl Store {
         }
     }
 
-    /// False when every tier is full.
+    /// Returns false when every tier is full.
     #[must_use]
     pub fn has_room(&self) -> bool {
         lock(&self.index).arena.has_room() || self.far.iter().any(|tier| !tier.is_full())
     }
 
-    /// Whether there is compressed memory, and a tier after it that takes pages.
+    /// Returns whether there is compressed memory, and a tier after it that takes pages.
     #[must_use]
     pub fn can_demote(&self) -> bool {
         self.has_ram && self.far.iter().any(|tier| !tier.is_full())
     }
 
-    /// A descriptor that is readable while completions wait for [`Store::poll_completions`].
+    /// Returns a descriptor that is readable while completions wait for
+    /// [`Store::poll_completions`].
     ///
-    /// With io_uring the kernel may interrupt a thread that started reads while it waits: a wait
-    /// that fails with EINTR is to be repeated.
+    /// With io_uring the kernel may interrupt a waiting thread that has started reads. The thread
+    /// must repeat a wait that fails with EINTR.
     #[must_use]
     pub fn completion_fd(&self) -> BorrowedFd<'_> {
         self.reads.event()
     }
 
-    fn free_far_page(&self, place: Option<table::FarPlace>) {
+    fn free_far_page(&self, place: Option<table::FarLocation>) {
         if let Some(place) = place {
             self.far[usize::from(place.tier)].free(place.page, 1);
         }
     }
 }
 
-/// The number of the next tier.
+/// Returns the number of the next tier.
 fn far_index(far: &[FarTier]) -> Result<u8, StoreError> {
     u8::try_from(far.len()).map_err(|_| StoreError::Tiers("more than 256 file and redis tiers"))
 }
 
-/// A key, if any tier needs one.
+/// Creates a key, if any tier needs one.
 fn new_key(tiers: &[TierSpec], encrypt: Encrypt) -> Result<Option<Arc<Key>>, StoreError> {
     let needs = |tier: &TierSpec| match tier {
         TierSpec::Ram { .. } => false,

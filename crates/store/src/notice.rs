@@ -1,16 +1,17 @@
-//! How the store tells the user what concerns no single page: a server that is away.
+//! Messages of the store to the user that concern no single page: a server does not answer.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Takes a line for the user; at first nobody's.
+/// Receiver of lines for the user. The default drops them.
 #[derive(Clone, Default)]
 pub struct Notice(Option<Arc<Say>>);
 
 type Say = dyn Fn(&str) + Send + Sync;
 
 impl Notice {
-    /// Lines go to `say`, from any thread. It must not call the store.
+    /// Creates a receiver that calls `say` with each line, from any thread. `say` must not call the
+    /// store.
     pub fn new(say: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(say)))
     }

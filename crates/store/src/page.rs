@@ -1,4 +1,4 @@
-//! What a page is to the store: 4096 bytes, a hash, perhaps one repeated word.
+//! Contents of pages: 4096 bytes, a hash, perhaps one repeated word.
 
 use ebb_mm::types::PAGE_SIZE;
 use std::sync::LazyLock;
@@ -9,30 +9,30 @@ pub type Page = [u8; PAGE_SIZE];
 /// A page of zeros.
 pub const ZERO_PAGE: Page = [0; PAGE_SIZE];
 
-/// The 64-bit XXH3 hash by which the store tells one content from another.
+/// Returns the 64-bit XXH3 hash by which the store tells one content from another.
 #[must_use]
 pub fn page_hash(page: &Page) -> u64 {
     twox_hash::XxHash3_64::oneshot(page)
 }
 
-/// The word a page repeats from its first byte to its last, if it does. Zero pages are the usual
-/// case.
+/// Returns the word that a page repeats from its first byte to its last, if any. Zero pages are the
+/// usual case.
 #[must_use]
 pub fn same_filled(page: &Page) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
     let first = words[0];
-    // Pages that start alike often end differently: the last word settles most of them at once.
+    // Pages that start alike often end differently, so the last word settles most of them at once.
     (words[words.len() - 1] == first && words.iter().all(|word| *word == first))
         .then(|| u64::from_ne_bytes(first))
 }
 
-/// The hash of a page that repeats a word. Zero pages are so many that theirs is kept.
+/// Returns the hash of a page that repeats a word. The hash of the frequent zero page is cached.
 pub(crate) fn same_filled_hash(word: u64, page: &Page) -> u64 {
     static ZERO: LazyLock<u64> = LazyLock::new(|| page_hash(&ZERO_PAGE));
     if word == 0 { *ZERO } else { page_hash(page) }
 }
 
-/// The same, without the page.
+/// Returns the hash of the page that repeats `word`.
 pub(crate) fn hash_of_same(word: u64) -> u64 {
     let mut page = ZERO_PAGE;
     fill(&mut page, word);
@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn the_hash_is_xxh3_with_seed_zero() {
-        // The reference value of the xxHash tools for 4096 zero bytes would do as well; what
-        // matters is that one bit anywhere changes it.
+        // The reference value of the xxHash tools for 4096 zero bytes would do as well. It only
+        // matters that any changed bit changes the hash.
         let hash = page_hash(&ZERO_PAGE);
         for at in [0, 1000, 4095] {
             let mut page = ZERO_PAGE;

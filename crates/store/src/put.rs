@@ -1,12 +1,12 @@
-//! Storing pages: the reclaim side.
+//! Stores pages: the reclaim side.
 //!
-//! One thread at a time is in here (`Store::put`), with its own buffers. The index is locked only
-//! to copy compressed bytes in, to copy bytes of demoted pages out, and to switch entries.
+//! One thread at a time runs this code (`Store::put`), with its own buffers. The index is locked
+//! only to copy compressed bytes in, to copy bytes of demoted pages out, and to switch entries.
 
 use crate::arena::{NoObject, SPAN_BYTES};
 use crate::error::{StoreError, TierName};
 use crate::page::{Page, page_hash, same_filled, same_filled_hash};
-use crate::table::{FarPlace, Place};
+use crate::table::{FarLocation, Location};
 use crate::{Store, lock};
 use ebb_mm::types::{PAGE_SIZE, SlotId};
 use ebb_sys::anon::AnonBuffer;
@@ -14,24 +14,24 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_outpu
 use std::io;
 use std::sync::Arc;
 
-/// Pages written to a file at once.
+/// Number of pages written to a file at once.
 const CLUSTER: usize = 64;
-/// A page that compresses to more than this goes to the next tier if there is one: 7/8.
+/// A page that compresses to more than 7/8 goes to the next tier if there is one.
 const KEEP_MAX: usize = PAGE_SIZE / 8 * 7;
-/// The same if there is none: 15/16.
+/// A page that compresses to more than 15/16 is not stored if there is no next tier.
 const KEEP_ALONE_MAX: usize = PAGE_SIZE / 16 * 15;
-/// Spare spans kept for the next pages.
+/// Number of spare spans kept for the next pages.
 const SPARE_KEEP: usize = 4;
-/// Steps of compaction in one call of `put_batch` while there is no need for room.
+/// Number of compaction steps in one call of `put_batch` while there is no need for room.
 const UPKEEP_STEPS: usize = 16;
-/// Demotions in one call of `put_batch` that bring the RAM tier under a lowered limit.
+/// Number of demotions in one call of `put_batch` that bring the RAM tier under a lowered limit.
 const SHRINK_ROUNDS: usize = 8;
 /// How often one page may ask for room in RAM: spans to map, clusters to demote.
 const ROOM_TRIES: usize = 16;
-/// Steps of compaction before pages are demoted for want of a span.
+/// Number of compaction steps before pages are demoted because no span is free.
 const COMPACT_TRIES: usize = 64;
 
-/// What putting needs from call to call.
+/// State that puts keep from call to call.
 pub(crate) struct PutState {
     table: CompressTable,
     compressed: Vec<u8>,
@@ -44,14 +44,14 @@ pub(crate) struct PutState {
 /// Pages on their way from RAM to a file.
 struct Demotion {
     staging: AnonBuffer,
-    chosen: Vec<(SlotId, u64, Place)>,
+    chosen: Vec<(SlotId, u64, Location)>,
     compressed: Box<Page>,
 }
 
 struct Staged {
     slot: SlotId,
     hash: u64,
-    /// Which page of the batch.
+    /// Index of the page in the batch.
     at: usize,
 }
 
@@ -60,7 +60,7 @@ enum NotWritten {
     /// No file has room.
     Full,
     /// The last file tried failed.
-    Failed { tier: TierName, place: FarPlace, why: Arc<io::Error> },
+    Failed { tier: TierName, place: FarLocation, why: Arc<io::Error> },
 }
 
 impl NotWritten {
@@ -101,9 +101,9 @@ impl PutState {
 }
 
 impl Store {
-    /// Stores pages under slots; what a slot held before is replaced. `results` gets one result for
-    /// each page, in order. Pages that belong together should come together, in address order:
-    /// those that go to a file are laid side by side. An empty batch does upkeep only.
+    /// Stores pages under slots and replaces the slots' old pages. `results` gets one result for
+    /// each page, in order. Pages that belong together should come together, in address order,
+    /// because those that go to a file are laid side by side. An empty batch does upkeep only.
     pub fn put_batch(&self, pages: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>) {
         results.clear();
         results.resize_with(pages.len(), || Ok(()));
@@ -113,7 +113,7 @@ impl Store {
         for (at, &(slot, page)) in pages.iter().enumerate() {
             if let Some(word) = same_filled(page) {
                 let hash = same_filled_hash(word, page);
-                let freed = lock(&self.index).set(slot, hash, Place::Same(word));
+                let freed = lock(&self.index).set(slot, hash, Location::Same(word));
                 self.free_far_page(freed);
                 continue;
             }
@@ -138,8 +138,8 @@ impl Store {
         self.flush(put, results);
     }
 
-    /// Compresses a page and keeps it in RAM if that is worth it and there is room. One that hardly gets smaller
-    /// takes no less there than where it was.
+    /// Compresses a page and keeps it in RAM if that is worth it and there is room. A page that
+    /// hardly compresses would take as much room there as in the program.
     fn compress_to_ram(
         &self,
         put: &mut PutState,
@@ -174,7 +174,7 @@ impl Store {
                 }
                 Err(NoObject::NeedSpan) => {
                     let Ok(mut span) = AnonBuffer::new(SPAN_BYTES) else { return false };
-                    // Outside the lock: filling 16 pages takes microseconds.
+                    // Done outside the lock, because populating a span takes microseconds.
                     span.populate();
                     lock(&self.index).arena.donate(span);
                 }
@@ -188,7 +188,7 @@ impl Store {
         false
     }
 
-    /// Gets room in RAM: by moving objects together, else by demoting the oldest pages. False when
+    /// Makes room in RAM by compaction, else by demoting the oldest pages. Returns false when
     /// neither is possible.
     fn make_room(&self, demotion: &mut Demotion) -> bool {
         for _ in 0..COMPACT_TRIES {
@@ -203,7 +203,7 @@ impl Store {
         self.demote(demotion) > 0
     }
 
-    /// Moves the pages that have been in RAM longest to a file; returns how many.
+    /// Moves the pages that have been in RAM longest to a file. Returns how many.
     fn demote(&self, demotion: &mut Demotion) -> usize {
         if self.far.iter().all(|file| file.is_full()) {
             return 0;
@@ -229,7 +229,7 @@ impl Store {
             let (slot, hash, before) = chosen[at];
             let mut index = lock(&self.index);
             if index.table.get(slot) == Some((hash, before)) {
-                index.set(slot, hash, Place::Far(place));
+                index.set(slot, hash, Location::Far(place));
                 index.table.mark_demoted(slot);
                 index.demoted += 1;
                 demoted += 1;
@@ -241,14 +241,14 @@ impl Store {
         demoted
     }
 
-    /// Decompresses the chosen pages side by side into the staging buffer; drops from the choice
-    /// those that are gone.
+    /// Decompresses the chosen pages side by side into the staging buffer. Drops pages that are
+    /// gone from the choice.
     fn unpack(&self, demotion: &mut Demotion) {
         let Demotion { staging, chosen, compressed } = demotion;
         let mut kept = 0;
         for at in 0..chosen.len() {
             let (slot, hash, place) = chosen[at];
-            let Place::Ram { object, length } = place else { continue };
+            let Location::Ram { object, length } = place else { continue };
             let length = usize::from(length);
             let page = &mut staging[kept * PAGE_SIZE..(kept + 1) * PAGE_SIZE];
             {
@@ -262,7 +262,8 @@ impl Store {
             if length < PAGE_SIZE
                 && lz4_flex::block::decompress_into(&compressed[..length], page).is_err()
             {
-                // Damaged in RAM. Its hash goes with it, so whoever reads it will be told.
+                // The page is damaged in RAM. Its hash stays in the entry, so a later read gets an
+                // error.
                 page.fill(0);
             }
             chosen[kept] = chosen[at];
@@ -278,7 +279,7 @@ impl Store {
             let Staged { slot, hash, at: page } = staged[at];
             match written {
                 Ok(place) => {
-                    let freed = lock(&self.index).set(slot, hash, Place::Far(place));
+                    let freed = lock(&self.index).set(slot, hash, Location::Far(place));
                     self.free_far_page(freed);
                 }
                 Err(why) => results[page] = Err(why.error(slot)),
@@ -287,16 +288,16 @@ impl Store {
         staged.clear();
     }
 
-    /// Writes pages to the first file that takes them, in runs as long as the space map has them;
-    /// tells the fate of each page.
-    fn write(&self, bytes: &[u8], mut fate: impl FnMut(usize, Result<FarPlace, &NotWritten>)) {
+    /// Writes pages to the first file that takes them, in runs as long as the space map has them.
+    /// Calls `fate` for each page.
+    fn write(&self, bytes: &[u8], mut fate: impl FnMut(usize, Result<FarLocation, &NotWritten>)) {
         let count = bytes.len() / PAGE_SIZE;
         let mut at = 0;
         while at < count {
             match self.write_run(&bytes[at * PAGE_SIZE..]) {
                 Ok((place, written)) => {
                     for page in 0..written {
-                        let page_place = FarPlace { page: place.page + page as u32, ..place };
+                        let page_place = FarLocation { page: place.page + page as u32, ..place };
                         fate(at + page, Ok(page_place));
                     }
                     at += written;
@@ -309,17 +310,17 @@ impl Store {
         }
     }
 
-    /// Writes one run from the start of `bytes`: where it went and its pages, or why it did not and
-    /// how many pages that concerns.
-    fn write_run(&self, bytes: &[u8]) -> Result<(FarPlace, usize), (NotWritten, usize)> {
+    /// Writes one run from the start of `bytes`. Returns its location and number of pages, or the
+    /// error and the number of pages concerned.
+    fn write_run(&self, bytes: &[u8]) -> Result<(FarLocation, usize), (NotWritten, usize)> {
         let wanted = bytes.len() / PAGE_SIZE;
         let mut why = (NotWritten::Full, wanted);
         for file in self.far.iter() {
-            // A run that could not be written is held while another place is tried.
+            // A run that could not be written stays allocated while another location is tried.
             let mut held = None;
             for _ in 0..2 {
                 let Some((first, count)) = file.allocate(wanted) else { break };
-                let place = FarPlace { tier: file.index(), page: first };
+                let place = FarLocation { tier: file.index(), page: first };
                 let written = file.write(first, &bytes[..count * PAGE_SIZE]);
                 if let Some((first, count)) = held.take() {
                     file.free(first, count);
@@ -335,7 +336,8 @@ impl Store {
                         let (tier, error) = (file.name(), Arc::new(error));
                         why = (NotWritten::Failed { tier, place, why: error }, count);
                         if file.is_remote() {
-                            // It was waited for; another place of it is no better.
+                            // The write has waited for the server, and another number of the same
+                            // tier is no better.
                             file.free(first, count);
                             break;
                         }
@@ -350,7 +352,7 @@ impl Store {
         Err(why)
     }
 
-    /// Keeps the RAM tier in shape: under its limit, without holes, without idle memory.
+    /// Keeps the RAM tier under its limit, compact, and without idle memory.
     fn upkeep(&self, demotion: &mut Demotion) {
         for _ in 0..UPKEEP_STEPS {
             if !lock(&self.index).compact(true) {
@@ -373,7 +375,7 @@ impl Store {
     /// Unmaps spare spans that are too many or above the limit.
     fn release_spare(&self) {
         loop {
-            // A statement of its own, so that the span is unmapped after the lock is gone.
+            // A statement of its own, so that the span is unmapped after the lock is released.
             let span = lock(&self.index).arena.release(SPARE_KEEP);
             if span.is_none() {
                 break;

@@ -1,9 +1,10 @@
-//! The text form of a list of tiers: `ram[:SIZE]`, `file[:PATH][:SIZE]`, `redis://HOST:PORT[,HOST:PORT...][:SIZE]`
-//! (`remote::url` has all of that one), separated by commas.
+//! Parses the text form of a list of tiers, separated by commas: `ram[:SIZE]`,
+//! `file[:PATH][:SIZE]`, `redis://HOST:PORT[,HOST:PORT...][:SIZE]`. For the last form see
+//! `remote::url`.
 //!
-//! SIZE is in bytes, or with K, M, G or T in powers of 1024. A PATH is told from a SIZE by its `/`.
-//! A comma or a colon inside a PATH cannot be written: such a path is refused, never cut short
-//! silently (its rest is no valid tier or size).
+//! SIZE is in bytes, or with K, M, G or T in powers of 1024. A PATH differs from a SIZE by its `/`.
+//! A PATH cannot contain a comma or a colon. Such a path is refused and never cut short silently,
+//! because its rest is no valid tier or size.
 
 use crate::remote::url::{self, RedisSpec};
 use std::fmt;
@@ -14,28 +15,28 @@ use std::path::PathBuf;
 pub enum TierSpec {
     /// Compressed pages in RAM.
     Ram {
-        /// Most bytes it may occupy.
+        /// Largest number of bytes that the tier may occupy.
         limit: Option<u64>,
     },
     /// Pages in an unlinked file.
     File {
-        /// Where to create the file; a folder, or a name that does not exist yet.
+        /// Where to create the file: a folder, or a name that does not exist yet.
         path: Option<PathBuf>,
-        /// Most bytes the file may have.
+        /// Largest number of bytes of the file.
         limit: Option<u64>,
     },
     /// Pages in a Redis or Valkey server or cluster.
     Redis(Box<RedisSpec>),
 }
 
-/// A list of tiers that cannot be understood.
+/// Error in a list of tiers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TierSpecError {
     /// The whole text, without passwords.
     pub text: String,
-    /// Where the fault begins, in bytes from the start of the text.
+    /// Position of the error, in bytes from the start of the text.
     pub at: usize,
-    /// What is wrong, and what to type instead.
+    /// Description of the error, and what to type instead.
     pub message: String,
 }
 
@@ -75,7 +76,7 @@ pub fn parse_tiers(text: &str) -> Result<Vec<TierSpec>, TierSpecError> {
     Ok(tiers)
 }
 
-/// The tiers of a list: commas separate them, and the hosts of one.
+/// Splits a list into its tiers. Commas separate the tiers, and also the hosts of one.
 fn split(text: &str) -> Vec<&str> {
     let mut parts: Vec<&str> = Vec::new();
     let mut at = 0;
@@ -92,7 +93,7 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Parses one tier; an error is its offset in the part and its message.
+/// Parses one tier. An error is its offset in the part and its message.
 fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
     if url::is_url(part) {
         return url::parse(part, parse_size).map(|spec| TierSpec::Redis(Box::new(spec)));
@@ -144,10 +145,11 @@ fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
     }
 }
 
-/// What a unit of size multiplies by, as a power of two: none or `B`, and `K`, `M`, `G`, `T` with or without `iB`, in any case.
+/// Returns the factor of a unit of size, as a power of two. Units are none or `B`, and `K`, `M`,
+/// `G`, `T` with or without `iB`, in upper or lower case.
 ///
 /// # Errors
-/// Why it is none, in words: `MB` and its like are 1000 to some and 1024 to others.
+/// A message. `MB` and the like are refused, because they are 1000 to some and 1024 to others.
 pub fn unit_shift(unit: &str) -> Result<u32, String> {
     match unit.to_ascii_uppercase().as_str() {
         "" | "B" => Ok(0),

@@ -1,4 +1,4 @@
-//! What the store holds and has done, for reports.
+//! Statistics of the store, for reports.
 
 use crate::Store;
 use crate::error::TierName;
@@ -10,15 +10,15 @@ use ebb_mm::types::PAGE_SIZE;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// Figures of the whole store.
+/// Statistics of the whole store.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct StoreStats {
     /// Each tier, fastest first.
     pub tiers: Vec<TierStats>,
-    /// Pages that repeat one word: they occupy nothing but their entry in the slot table.
+    /// Number of pages that repeat one word. They occupy only their entry in the slot table.
     pub same_filled_pages: u64,
-    /// The most there were.
+    /// Largest value of `same_filled_pages`.
     pub same_filled_peak: u64,
     /// Bytes of the slot table.
     pub index_bytes: u64,
@@ -26,50 +26,50 @@ pub struct StoreStats {
     pub io_uring: bool,
 }
 
-/// Figures of one tier.
+/// Statistics of one tier.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct TierStats {
-    /// Which tier.
+    /// Name of the tier.
     pub name: TierName,
-    /// Where a file tier was made.
+    /// Path at which a file tier was created.
     pub path: Option<PathBuf>,
-    /// Where a remote tier is.
+    /// Address of a remote tier.
     pub address: Option<String>,
-    /// Whether its pages are encrypted.
+    /// Whether the pages of the tier are encrypted.
     pub encrypted: bool,
-    /// Answers of a remote tier that did not come, and refusals.
+    /// Number of missing answers and refusals of a remote tier.
     pub errors: u64,
-    /// How long reads of a remote tier took.
+    /// Durations of the reads of a remote tier.
     pub read_times: Option<ReadTimes>,
     /// Whether a file tier bypasses the page cache.
     pub direct: bool,
     /// Whether the tier lies in RAM; a file tier does on tmpfs, which saves no memory.
     pub in_ram: bool,
-    /// Pages held.
+    /// Number of pages stored.
     pub pages: u64,
-    /// Their bytes as stored: compressed in RAM, whole in a file.
+    /// Bytes of the pages as stored: compressed in RAM, whole in a file.
     pub stored_bytes: u64,
-    /// What the tier takes for that, waste included.
+    /// Bytes that the tier occupies for its pages, waste included.
     pub occupied_bytes: u64,
-    /// The most pages it held, and what it took for them then.
+    /// Largest number of pages stored, at one time.
     pub peak_pages: u64,
-    /// See `peak_pages`.
+    /// Bytes that the tier occupied for `peak_pages`.
     pub peak_occupied_bytes: u64,
-    /// Its disk or its server, and not its limit, is what kept it from taking more.
+    /// Whether the tier's disk or server, and not its limit, kept it from taking more.
     pub disk_full: bool,
-    /// The most it may take.
+    /// Largest number of bytes that the tier may occupy.
     pub limit_bytes: u64,
-    /// Pages read.
+    /// Number of pages read.
     pub reads: u64,
-    /// Pages written.
+    /// Number of pages written.
     pub writes: u64,
-    /// Pages that left for the next tier because newer ones needed the room.
+    /// Number of pages demoted to the next tier because newer ones needed the room.
     pub demoted: u64,
 }
 
 impl TierStats {
-    /// Bytes of pages per byte occupied: the real compression ratio, waste included.
+    /// Returns the bytes of pages per byte occupied: the real compression ratio, waste included.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         let pages = self.pages * PAGE_SIZE as u64;
@@ -77,25 +77,25 @@ impl TierStats {
     }
 }
 
-/// Pages read so far.
+/// Numbers of pages read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreReads {
-    /// From memory.
+    /// Pages read from memory.
     pub near: u64,
-    /// From files and servers.
+    /// Pages read from files and servers.
     pub far: u64,
-    /// Of `near`, those of pages that were among the newest there.
+    /// Pages among `near` that were among the newest in memory.
     pub near_edge: u64,
-    /// Of `far`, those of pages that were in memory lately.
+    /// Pages among `far` that were in memory recently.
     pub far_edge: u64,
-    /// How many pages that is of: as many of each.
+    /// Number of pages that count as newest in memory. Equally many count as recently in memory.
     pub edge_pages: u64,
-    /// Pages in a page of compressed memory, in thousandths.
+    /// Pages stored in one page of compressed memory, in thousandths.
     pub ratio_permille: u64,
 }
 
 impl Store {
-    /// Pages read so far.
+    /// Returns the numbers of pages read.
     #[must_use]
     pub fn reads(&self) -> StoreReads {
         let index = lock(&self.index);
@@ -110,10 +110,10 @@ impl Store {
         }
     }
 
-    /// What the store holds and has done.
+    /// Returns the statistics of the store.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        // Relaxed throughout: statistics, each true at some recent moment.
+        // Relaxed throughout, because these are statistics, each true at some recent moment.
         let mut tiers = Vec::with_capacity(self.far.len() + 1);
         let index = lock(&self.index);
         if self.has_ram {

@@ -1,13 +1,16 @@
-//! The slot table: for each slot where its page lies, the page's hash, and, of pages in the RAM tier, the place in their
-//! queue, oldest first.
+//! The slot table: for each slot the location and hash of its page, and a queue of the pages in the
+//! RAM tier, oldest first.
 //!
-//! 16 bytes a slot, in chunks that never move: growth adds a chunk and copies nothing. The queue's links are 8 bytes more,
-//! and are there only for runs of slots of which one is in RAM: a page in a file needs none.
+//! A slot takes 16 bytes, in chunks that never move: growth adds a chunk and copies nothing. The
+//! queue's links take 8 bytes more. They exist only for runs of slots of which one is in RAM,
+//! because a page in a file needs none.
 //!
 //! Invariants:
-//! * TABLE-1: the queue holds exactly the slots whose place is in RAM, in the order they were stored.
-//! * TABLE-2: the lowest bits of an entry's word say what it is; an empty one is all zeros.
-//! * TABLE-3: the newest [`EDGE_SHARE`]th of the queue, and no other entry, is marked as that; `edge` is the oldest of them.
+//! * TABLE-1: the queue holds exactly the slots whose location is in RAM, in the order in which
+//!   they were stored.
+//! * TABLE-2: the lowest bits of an entry's word are its kind; an empty entry is all zeros.
+//! * TABLE-3: the newest [`EDGE_SHARE`]th of the queue, and no other entry, is marked as newest;
+//!   `edge` is the oldest of them.
 //! * TABLE-4: a run of slots has links exactly while one of them is in RAM.
 
 use crate::arena::Object;
@@ -15,44 +18,45 @@ use crate::page::hash_of_same;
 use ebb_mm::types::SlotId;
 
 const CHUNK: usize = 1024;
-/// Slots whose links come and go together.
+/// Number of slots whose links are allocated together.
 const RUN: usize = 64;
-/// Links that are kept for the next run that needs some.
+/// Number of unused link blocks that are kept for the next run.
 const SPARE_MAX: usize = 32;
-/// The newest of so many parts counts as the edge of the tier: what would not be there yet if memory were larger.
+/// The newest `1/EDGE_SHARE` of the RAM tier counts as its edge: pages that would not be there yet
+/// if memory were larger.
 const EDGE_SHARE: u32 = 8;
-/// No further entry in the queue.
+/// Marks the end of the queue.
 const END: u32 = u32::MAX;
-/// Slots must be below this.
+/// Slot numbers are below this.
 pub(crate) const SLOTS_MAX: u32 = END - 3;
 
-/// Where a page lies.
+/// Location of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// Nowhere but here: the page repeats this word.
+pub(crate) enum Location {
+    /// In the table itself: the page repeats this word.
     Same(u64),
     /// In the arena, `length` bytes long; 4096 means not compressed.
     Ram { object: Object, length: u16 },
     /// In a file or a server.
-    Far(FarPlace),
+    Far(FarLocation),
 }
 
 /// A page of a file tier or a remote one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct FarPlace {
+pub(crate) struct FarLocation {
     pub tier: u8,
     pub page: u32,
 }
 
-/// What is known of a slot. From the lowest bit of the word:
+/// The entry of a slot. From the lowest bit of the word:
 ///
 /// ```text
-/// nothing   0: 2                                  hash: 0
-/// one word  1: 2                                  hash: the word (its page's hash follows from that)
+/// nothing   0: 2                               hash: 0
+/// one word  1: 2                               hash: the word (the page's hash follows from it)
 /// in RAM    2: 2, newest: 1, length: 13, index: 16, span: 32
 /// far       3: 2, demoted: 1, number: 21, tier: 8, page: 32
 /// ```
-/// The number of a page that went from RAM to a file says which of them it was, in turns of 2 million.
+/// The number of a demoted page counts the demotions before it. It wraps around after 2 million.
 #[derive(Clone, Copy)]
 struct Entry {
     hash: u64,
@@ -65,9 +69,9 @@ const ABSENT: u64 = 0;
 const SAME: u64 = 1;
 const RAM: u64 = 2;
 const FAR: u64 = 3;
-/// Of an entry in RAM: it is one of the newest.
+/// Flag of an entry in RAM: it is one of the newest.
 const NEWEST: u64 = 1 << 2;
-/// Of one that is far: it was in RAM before.
+/// Flag of a far entry: it was in RAM before.
 const DEMOTED: u64 = 1 << 2;
 const LENGTH_AT: u32 = 3;
 const LENGTH_MASK: u64 = (1 << 13) - 1;
@@ -96,38 +100,39 @@ pub(crate) struct Table {
     spare: Vec<Box<Links>>,
     oldest: u32,
     newest: u32,
-    /// The oldest entry that is marked as one of the newest, how many are, and how many are in RAM.
+    /// The oldest entry that is marked as newest, the number of marked entries, and the number of
+    /// entries in RAM.
     edge: u32,
     edge_len: u32,
     ram_len: u32,
-    /// Pages that went from RAM to a file.
+    /// Number of pages demoted from RAM to a file.
     demotions: u32,
 }
 
 impl Entry {
-    fn new(hash: u64, place: Place) -> Self {
+    fn new(hash: u64, place: Location) -> Self {
         match place {
-            Place::Same(word) => Self { hash: word, word: SAME },
-            Place::Ram { object, length } => {
+            Location::Same(word) => Self { hash: word, word: SAME },
+            Location::Ram { object, length } => {
                 let length = u64::from(length) << LENGTH_AT;
                 let object = u64::from(object.span) << 32 | u64::from(object.index) << 16;
                 Self { hash, word: object | length | RAM }
             }
-            Place::Far(FarPlace { tier, page }) => {
+            Location::Far(FarLocation { tier, page }) => {
                 Self { hash, word: u64::from(page) << 32 | u64::from(tier) << 24 | FAR }
             }
         }
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<Location> {
         let high = (self.word >> 32) as u32;
         Some(match self.word & KIND {
-            SAME => Place::Same(self.hash),
+            SAME => Location::Same(self.hash),
             RAM => {
                 let object = Object { span: high, index: (self.word >> 16) as u16 };
-                Place::Ram { object, length: (self.word >> LENGTH_AT & LENGTH_MASK) as u16 }
+                Location::Ram { object, length: (self.word >> LENGTH_AT & LENGTH_MASK) as u16 }
             }
-            FAR => Place::Far(FarPlace { tier: (self.word >> 24) as u8, page: high }),
+            FAR => Location::Far(FarLocation { tier: (self.word >> 24) as u8, page: high }),
             _ => return None,
         })
     }
@@ -136,7 +141,7 @@ impl Entry {
         if self.word & KIND == SAME { hash_of_same(self.hash) } else { self.hash }
     }
 
-    /// Which of the pages that went from RAM to a file it was, if it was one.
+    /// Returns the number of the page's demotion from RAM to a file, if it was demoted.
     fn demoted(&self) -> Option<u32> {
         let is_so = self.word & (KIND | DEMOTED) == FAR | DEMOTED;
         is_so.then_some((self.word >> NUMBER_AT) as u32 & NUMBER_MASK)
@@ -158,7 +163,7 @@ impl Table {
         }
     }
 
-    /// Bytes the table occupies.
+    /// Returns the bytes that the table occupies.
     pub(crate) fn bytes(&self) -> u64 {
         let chunks = self.chunks.iter().flatten().count() * size_of::<[Entry; CHUNK]>();
         let links = self.links.iter().flatten().chain(&self.spare).count() * size_of::<Links>();
@@ -190,7 +195,7 @@ impl Table {
         &mut links.of[slot as usize % RUN]
     }
 
-    /// A slot comes to RAM as the newest (TABLE-1, TABLE-4).
+    /// Adds a slot to RAM as the newest (TABLE-1, TABLE-4).
     fn enqueue(&mut self, slot: u32) {
         let run = slot as usize / RUN;
         if run >= self.links.len() {
@@ -210,7 +215,7 @@ impl Table {
         self.newest = slot;
     }
 
-    /// A slot leaves RAM (TABLE-1, TABLE-4). Returns its successor.
+    /// Removes a slot from RAM (TABLE-1, TABLE-4). Returns its successor.
     fn dequeue(&mut self, slot: u32) -> u32 {
         let Link { prev, next } = self.link(slot);
         match prev {
@@ -233,19 +238,19 @@ impl Table {
         next
     }
 
-    /// The hash and place of a slot's page.
-    pub(crate) fn get(&self, slot: SlotId) -> Option<(u64, Place)> {
+    /// Returns the hash and location of a slot's page.
+    pub(crate) fn get(&self, slot: SlotId) -> Option<(u64, Location)> {
         let entry = self.entry(slot.0)?;
         entry.place().map(|place| (entry.hash(), place))
     }
 
-    /// Writes down a slot's page, as the newest if it is in RAM. Returns what was there before.
-    pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Place) -> Option<Place> {
+    /// Records a slot's page, as the newest if it is in RAM. Returns the old location.
+    pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Location) -> Option<Location> {
         assert!(slot.0 < SLOTS_MAX, "slot {} is a reserved number", slot.0);
-        debug_assert!(!matches!(place, Place::Same(word) if hash != hash_of_same(word)));
+        debug_assert!(!matches!(place, Location::Same(word) if hash != hash_of_same(word)));
         let before = self.clear(slot);
         *self.entry_mut(slot.0) = Entry::new(hash, place);
-        if matches!(place, Place::Ram { .. }) {
+        if matches!(place, Location::Ram { .. }) {
             self.enqueue(slot.0);
             self.entry_mut(slot.0).word |= NEWEST;
             self.edge = if self.edge == END { slot.0 } else { self.edge };
@@ -263,8 +268,9 @@ impl Table {
         }
     }
 
-    /// Whether the page of a slot would be elsewhere if its tier began or ended a little earlier: in memory itself, being
-    /// among the newest in RAM (false), or in RAM, having left it lately (true).
+    /// Returns whether the page of a slot is near a border of the RAM tier. `Some(false)`: it is
+    /// among the newest in RAM, and would be in memory itself if memory were larger. `Some(true)`:
+    /// it left RAM recently, and would be there if the tier were larger.
     pub(crate) fn beyond_edge(&self, slot: SlotId) -> Option<bool> {
         let entry = self.entry(slot.0)?;
         if entry.word & KIND == RAM {
@@ -274,14 +280,14 @@ impl Table {
         (since <= self.ram_len.div_ceil(EDGE_SHARE)).then_some(true)
     }
 
-    /// How many pages are at the edge.
+    /// Returns how many pages are at the edge.
     pub(crate) fn edge_len(&self) -> u32 {
         self.ram_len.div_ceil(EDGE_SHARE)
     }
 
-    /// The page of a slot that is in RAM counts as stored just now.
+    /// Makes the page of a slot the newest, if it is in RAM.
     pub(crate) fn renew(&mut self, slot: SlotId) {
-        if let Some((hash, place @ Place::Ram { .. })) = self.get(slot) {
+        if let Some((hash, place @ Location::Ram { .. })) = self.get(slot) {
             self.set(slot, hash, place);
         }
     }
@@ -295,27 +301,27 @@ impl Table {
         self.demotions = self.demotions.wrapping_add(1);
     }
 
-    /// Whether the page of a slot, which is in a file, was in RAM before.
+    /// Returns whether the page of a slot, which is in a file, was in RAM before.
     pub(crate) fn is_demoted(&self, slot: SlotId) -> bool {
         self.entry(slot.0).is_some_and(|entry| entry.demoted().is_some())
     }
 
-    /// An object of the arena has moved: its age stays.
+    /// Records the new location of an arena object. The page's age stays.
     pub(crate) fn moved(&mut self, slot: SlotId, to: Object) {
         let entry = self.entry_mut(slot.0);
-        let Some(Place::Ram { length, .. }) = entry.place() else {
+        let Some(Location::Ram { length, .. }) = entry.place() else {
             panic!("slot {} owns an object but is not in RAM", slot.0)
         };
         let newest = entry.word & NEWEST;
-        *entry = Entry::new(entry.hash, Place::Ram { object: to, length });
+        *entry = Entry::new(entry.hash, Location::Ram { object: to, length });
         entry.word |= newest;
     }
 
-    /// Forgets a slot's page and returns where it was.
-    pub(crate) fn clear(&mut self, slot: SlotId) -> Option<Place> {
+    /// Forgets a slot's page and returns its location.
+    pub(crate) fn clear(&mut self, slot: SlotId) -> Option<Location> {
         let entry = *self.entry(slot.0)?;
         let place = entry.place()?;
-        if matches!(place, Place::Ram { .. }) {
+        if matches!(place, Location::Ram { .. }) {
             let next = self.dequeue(slot.0);
             self.ram_len -= 1;
             if entry.word & NEWEST != 0 {
@@ -327,12 +333,12 @@ impl Table {
         Some(place)
     }
 
-    /// The page that has been in RAM longest.
+    /// Returns the page that has been in RAM longest.
     pub(crate) fn oldest(&self) -> Option<SlotId> {
         (self.oldest != END).then_some(SlotId(self.oldest))
     }
 
-    /// The page in RAM stored next after this one.
+    /// Returns the page in RAM stored next after this one.
     pub(crate) fn younger(&self, slot: SlotId) -> Option<SlotId> {
         let entry = self.entry(slot.0)?;
         let next = if entry.word & KIND == RAM { self.link(slot.0).next } else { END };
@@ -344,8 +350,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn ram(span: u32) -> Place {
-        Place::Ram { object: Object { span, index: 1023 }, length: 4096 }
+    fn ram(span: u32) -> Location {
+        Location::Ram { object: Object { span, index: 1023 }, length: 4096 }
     }
 
     fn queue(table: &Table) -> Vec<u32> {
@@ -371,7 +377,7 @@ mod tests {
         let (near, _) = edge(&table);
         assert_eq!(near, newest(62..63).into_iter().chain(newest(64..72)).collect::<Vec<_>>());
         for slot in 0..20 {
-            table.set(SlotId(slot), 0, Place::Far(FarPlace { tier: 0, page: slot }));
+            table.set(SlotId(slot), 0, Location::Far(FarLocation { tier: 0, page: slot }));
             table.mark_demoted(SlotId(slot));
         }
         let (_, far) = edge(&table);
@@ -385,13 +391,18 @@ mod tests {
     #[test]
     fn places_survive_packing() {
         let mut table = Table::new();
-        let file = |tier, page| Place::Far(FarPlace { tier, page });
-        let places =
-            [ram(0), ram(u32::MAX), Place::Same(u64::MAX), Place::Same(0), file(255, u32::MAX)];
+        let file = |tier, page| Location::Far(FarLocation { tier, page });
+        let places = [
+            ram(0),
+            ram(u32::MAX),
+            Location::Same(u64::MAX),
+            Location::Same(0),
+            file(255, u32::MAX),
+        ];
         for (slot, place) in places.into_iter().enumerate() {
             let slot = SlotId(slot as u32 * 5000);
             assert_eq!(table.get(slot), None);
-            let hash = if let Place::Same(word) = place { hash_of_same(word) } else { 42 };
+            let hash = if let Location::Same(word) = place { hash_of_same(word) } else { 42 };
             assert_eq!(table.set(slot, hash, place), None);
             assert_eq!(table.get(slot), Some((hash, place)));
             assert_eq!(table.clear(slot), Some(place));
@@ -403,7 +414,7 @@ mod tests {
     #[test]
     fn what_was_in_ram_before_is_known_until_it_is_stored_anew() {
         let mut table = Table::new();
-        let file = Place::Far(FarPlace { tier: 0, page: 9 });
+        let file = Location::Far(FarLocation { tier: 0, page: 9 });
         table.set(SlotId(4), 1, file);
         assert!(!table.is_demoted(SlotId(4)));
         table.mark_demoted(SlotId(4));
@@ -423,7 +434,7 @@ mod tests {
             table.set(SlotId(slot), 1, ram(slot));
         }
         assert_eq!(runs(&table), 3);
-        let far = |page| Place::Far(FarPlace { tier: 0, page });
+        let far = |page| Location::Far(FarLocation { tier: 0, page });
         for slot in 1..RUN as u32 * 2 {
             table.set(SlotId(slot), 1, far(slot));
         }
@@ -436,7 +447,8 @@ mod tests {
         assert_eq!(queue(&table).last(), Some(&3));
     }
 
-    /// Numbers come round after two million demotions, and what has left lately is still told.
+    /// Shows that the numbers of demotions wrap around after two million, and pages demoted
+    /// recently are still recognised.
     #[test]
     fn the_edge_is_told_when_numbers_come_round() {
         let mut table = Table::new();
@@ -445,12 +457,15 @@ mod tests {
         }
         table.demotions = NUMBER_MASK - 1;
         for slot in 100..110 {
-            table.set(SlotId(slot), 0, Place::Far(FarPlace { tier: 1, page: slot }));
+            table.set(SlotId(slot), 0, Location::Far(FarLocation { tier: 1, page: slot }));
             table.mark_demoted(SlotId(slot));
         }
         let beyond = (100..110).filter(|&slot| table.beyond_edge(SlotId(slot)) == Some(true));
         assert_eq!(beyond.collect::<Vec<_>>(), (102..110).collect::<Vec<_>>());
-        assert_eq!(table.get(SlotId(109)), Some((0, Place::Far(FarPlace { tier: 1, page: 109 }))));
+        assert_eq!(
+            table.get(SlotId(109)),
+            Some((0, Location::Far(FarLocation { tier: 1, page: 109 })))
+        );
     }
 
     #[test]
@@ -459,13 +474,13 @@ mod tests {
         for slot in [5, 3, 9000, 1, 7] {
             table.set(SlotId(slot), 0, ram(slot));
         }
-        table.set(SlotId(2), hash_of_same(0), Place::Same(0));
+        table.set(SlotId(2), hash_of_same(0), Location::Same(0));
         assert_eq!(queue(&table), [5, 3, 9000, 1, 7]);
         table.set(SlotId(3), 0, ram(3));
         assert_eq!(queue(&table), [5, 9000, 1, 7, 3]);
         table.clear(SlotId(5));
         table.clear(SlotId(3));
-        table.set(SlotId(1), 0, Place::Far(FarPlace { tier: 0, page: 0 }));
+        table.set(SlotId(1), 0, Location::Far(FarLocation { tier: 0, page: 0 }));
         assert_eq!(queue(&table), [9000, 7]);
         table.moved(SlotId(7), Object { span: 1, index: 2 });
         assert_eq!(queue(&table), [9000, 7]);

@@ -1,4 +1,4 @@
-//! Injected faults: the right page or an error, never another page, never a hang.
+//! Shows that under injected faults a read gives the right page or an error, and never hangs.
 
 use crate::common::{complete, get, open, page, put, try_put};
 use ebb_mm::types::SlotId;
@@ -6,7 +6,7 @@ use ebb_swap::{Page, Store, StoreError, TierName};
 
 const SLOTS: u32 = 320;
 
-/// Puts pages until all are stored; returns how many puts failed on the way.
+/// Puts pages until all are stored. Returns how many puts failed on the way.
 fn fill(store: &Store) -> usize {
     let mut failed = 0;
     let mut left: Vec<_> = (0..SLOTS).map(|n| (n, content(n))).collect();
@@ -30,7 +30,7 @@ fn content(slot: u32) -> Page {
     page(u64::from(slot), u64::from(1 + slot % 13))
 }
 
-/// Reads every slot in every way; returns how many reads failed.
+/// Reads every slot in every way. Returns how many reads failed.
 fn read_all(store: &Store) -> usize {
     let mut failed = 0;
     let mut judge = |slot: u32, result: Result<Page, StoreError>| match result {
@@ -67,7 +67,7 @@ fn read_all(store: &Store) -> usize {
 
 #[test]
 fn every_fault_gives_the_right_page_or_an_error() {
-    // Plan, whether puts fail, whether reads fail.
+    // Each line: plan, whether puts fail, whether reads fail.
     let plans = [
         ("read-error@0.05,seed=1", false, true),
         ("flip@0.05,seed=2", false, true),
@@ -84,7 +84,7 @@ fn every_fault_gives_the_right_page_or_an_error() {
                 let failed_puts = fill(&store);
                 let failed_reads = read_all(&store);
                 let case = format!("{plan} on {tiers}, io_uring {use_io_uring}");
-                // With another place to try, a failed write need not become a failed put.
+                // With another location to try, a failed write need not become a failed put.
                 assert!(puts_fail || failed_puts == 0, "{case}: {failed_puts} puts failed");
                 assert!(!puts_fail || failed_puts > 0 || tiers != "ram", "{case}: no put failed");
                 assert_eq!(reads_fail, failed_reads > 0, "{case}: {failed_reads} reads failed");
@@ -96,7 +96,7 @@ fn every_fault_gives_the_right_page_or_an_error() {
 #[test]
 fn one_bad_block_does_not_take_its_neighbours_along() {
     for use_io_uring in [true, false] {
-        // The first transfer fails: one of 16 pages. Each page is then read alone.
+        // The first transfer, of 16 pages, fails. Each page is then read alone.
         let store = open("file", "read-error@once1", use_io_uring);
         put(&store, &(0..16).map(|n| (n, page(u64::from(n), 15))).collect::<Vec<_>>());
         store.start_batch(&(0..16).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
@@ -117,7 +117,7 @@ fn a_write_that_fails_is_tried_elsewhere() {
     let stats = store.stats();
     assert_eq!((stats.tiers[0].pages, stats.tiers[1].pages), (0, 1));
     assert!(get(&store, 0).expect("get") == page(0, 15));
-    // Everything fails: an error that says where, and nothing stored.
+    // Every write fails: the error names the tier and slot, and nothing is stored.
     let store = open("file,file", "write-error@n1", true);
     let error = try_put(&store, &[(9, page(0, 15))]).remove(0).expect_err("no place works");
     let text = error.to_string();
@@ -165,11 +165,11 @@ fn a_page_removed_while_it_is_demoted_stays_removed() {
     }
     let oldest: Vec<_> = (0..32).collect();
     std::thread::scope(|scope| {
-        // Enough to need room, so that the 64 oldest pages are being written for 300 ms.
+        // Enough pages to need room, so that the 64 oldest pages are being written for 300 ms.
         let more: Vec<_> = (next..next + 64).map(|n| (n, page(u64::from(n), 7))).collect();
         let store = &store;
         scope.spawn(move || put(store, &more));
-        // The write goes on then, or it has ended; what was removed is gone in either case.
+        // At that time the write goes on or has ended. Removed pages are gone in either case.
         ebb_testing::give_time(std::time::Duration::from_millis(100));
         oldest.iter().for_each(|slot| store.remove(SlotId(*slot)));
     });

@@ -1,4 +1,4 @@
-//! The tiers from outside, one file for each theme.
+//! Tests of the tiers from outside, one file for each subject.
 
 mod common;
 mod faults;

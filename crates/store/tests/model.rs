@@ -1,5 +1,5 @@
-//! The store against a map: any sequence of calls, every list of tiers, limits so small that every
-//! way out is taken.
+//! Tests the store against a map: any sequence of calls and every list of tiers. The limits are so
+//! small that pages take every path out of a tier.
 
 use crate::common::{complete, get, open, page, try_put};
 use ebb_mm::types::SlotId;
@@ -7,12 +7,12 @@ use ebb_swap::{Page, Store, StoreError, page_hash};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// Slots in play: few, so that they are met again.
+/// Number of slots, which is small so that steps meet slots again.
 const SLOTS: u32 = 400;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A batch of pages from a slot on, with content decided by a seed.
+    /// A batch of pages from slot `first` on, with content determined by a seed.
     Put {
         first: u32,
         count: u32,
@@ -21,7 +21,7 @@ enum Step {
     Get {
         slot: u32,
     },
-    /// Asynchronous reads of slots from one on.
+    /// Asynchronous reads of slots from `first` on.
     Start {
         first: u32,
         count: u32,
@@ -52,7 +52,7 @@ fn slots(first: u32, count: u32) -> impl Iterator<Item = u32> {
     (first..first + count).map(|slot| slot % SLOTS)
 }
 
-/// Checks a step against the model and carries it out on both.
+/// Does a step on the store and on the model, and compares the results.
 fn perform(store: &Store, model: &mut HashMap<u32, Page>, step: &Step) {
     match *step {
         Step::Put { first, count, seed } => {

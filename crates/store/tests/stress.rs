@@ -1,7 +1,7 @@
-//! One thread puts, others read in both ways and remove, all at once.
+//! Stress test: one thread puts while others read in both ways and remove.
 //!
-//! Every page carries its slot and a version. A reader must get some version of its slot that was
-//! current at some moment between the start and the end of its read, or be told that there is none.
+//! Every page carries its slot and a version. A reader must get a version of its slot that was
+//! current at some moment of its read, or the answer that there is no page.
 
 use crate::common::open;
 use ebb_mm::random::mix;
@@ -11,12 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 
 const SLOTS: u32 = 1000;
-/// What each has done at least when all of them stop: the putter's rounds, and pages that each
-/// reader got.
+/// Minimum of work before all threads stop: rounds of the putter, and pages read by each reader.
 const ROUNDS: u64 = 150;
 const PAGES: u64 = 1500;
 
-/// A page that names its slot and version, of which a share depending on both is noise.
+/// Creates a page that names its slot and version. A share that depends on both is noise.
 fn versioned(slot: u32, version: u64) -> Page {
     let mut page = ZERO_PAGE;
     let noise = mix(u64::from(slot) ^ version << 20) as usize % 512;
@@ -36,11 +35,11 @@ fn word(page: &Page, at: usize) -> u64 {
     u64::from_ne_bytes(page.as_chunks::<8>().0[at])
 }
 
-/// What the putter has begun and ended, for each slot.
+/// The versions of each slot that the putter has begun and ended to store.
 struct Versions {
     begun: Vec<AtomicU64>,
     ended: Vec<AtomicU64>,
-    /// What the putter and the two readers have done.
+    /// Work done by the putter and the two readers.
     done: [AtomicU64; 3],
     stop: AtomicBool,
 }
@@ -50,7 +49,7 @@ impl Versions {
         self.ended[slot as usize].load(Ordering::SeqCst)
     }
 
-    /// Checks what a read gave that began when `ended` was the version stored last.
+    /// Checks the result of a read that began when `ended` was the last stored version.
     fn judge(&self, slot: u32, ended: u64, result: Result<&Page, StoreError>) -> u64 {
         match result {
             Ok(page) => {
@@ -161,7 +160,7 @@ fn readers_see_only_what_was_current() {
                 scope.spawn(|| reader(&store, &versions, 1 << 40)),
                 scope.spawn(|| asynchronous_reader(&store, &versions, 2 << 40)),
             ];
-            // One that has panicked does no more.
+            // A thread that panicked does no more work, so the wait ends.
             ebb_testing::eventually("all three to have done enough", || {
                 let done = versions.done.each_ref().map(|done| done.load(Ordering::SeqCst));
                 threads.iter().any(ScopedJoinHandle::is_finished)

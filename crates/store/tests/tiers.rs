@@ -1,4 +1,4 @@
-//! What each tier does with pages, seen from outside.
+//! Tests of the tiers' behaviour, seen from outside.
 
 use crate::common::{complete, get, open, page, put, try_put};
 use ebb_mm::types::SlotId;
@@ -12,7 +12,7 @@ fn pages_of_every_kind_come_back_from_every_list_of_tiers() {
         let store = open(tiers, "", true);
         let kinds = if tiers == "ram" { 13 } else { 16 };
         let pages: Vec<(u32, Page)> =
-            // Without a file, what does not compress is refused.
+            // Without a file, the store refuses pages that do not compress.
             (0..1200).map(|n| (n, page(u64::from(n), u64::from(n % kinds)))).collect();
         pages.chunks(64).for_each(|batch| put(&store, batch));
         for (slot, page) in &pages {
@@ -61,7 +61,7 @@ fn a_copy_stands_for_its_page_unless_ram_would_take_it_back() {
     assert!(!store.is_worth_keeping(SlotId(newest.0)), "it takes room in RAM");
     assert!(!store.keep(SlotId(newest.0), 1), "another page's hash");
     assert!(!store.keep(SlotId(5000), 1), "nothing there");
-    // What never compressed goes back to where it is.
+    // A page that does not compress keeps its location in the file.
     put(&store, &[(3000, page(3000, 15))]);
     assert!(store.keep(SlotId(3000), page_hash(&page(3000, 15))));
     let plain = open("file", "", true);
@@ -156,7 +156,8 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
     }
 }
 
-/// Its limit reached, its spans all in use, the RAM tier seemed full for ever.
+/// Shows that the RAM tier has room again after pages are removed, although its limit is reached
+/// and all its spans are in use.
 #[test]
 fn holes_left_by_removed_pages_are_room() {
     let store = open("ram:1M", "", true);
@@ -198,7 +199,7 @@ fn a_batch_of_reads_completes_each_token_wherever_the_page_is() {
         let store = open("ram:200K,file", "", use_io_uring);
         let pages: Vec<_> = (0..500).map(|n| (n, page(u64::from(n), u64::from(n % 16)))).collect();
         pages.chunks(64).for_each(|batch| put(&store, batch));
-        // In an order that is not the file's, one slot twice, one that holds nothing.
+        // In another order than the file's, with one slot twice and one without a page.
         let mut reads: Vec<_> = (0..500u32).map(|n| (SlotId(n * 7 % 500), u64::from(n))).collect();
         reads.extend([(SlotId(3), 500), (SlotId(9999), 501)]);
         store.start_batch(&reads);
@@ -232,7 +233,8 @@ fn completions_can_be_polled_from_another_thread() {
     }
 }
 
-/// The kernel cancels reads of a thread that ends if it can; they must complete all the same.
+/// Shows that reads complete although the thread that started them ends, and the kernel then
+/// cancels its reads.
 #[test]
 fn reads_outlive_the_thread_that_started_them() {
     let store = open("file", "", true);
@@ -277,7 +279,8 @@ fn adjacent_pages_are_read_with_few_transfers() {
     for (token, result) in complete(&store, 32) {
         assert!(result.expect("read") == page(token, 9), "token {token}");
     }
-    // Four transfers of 15 pages each and the last page of none: every second page is skipped over.
+    // Four transfers of 15 pages each. Every second page is skipped, and no transfer includes the
+    // last page.
     let stats = store.stats();
     assert_eq!(stats.tiers[0].name, TierName::File(0));
     assert_eq!(stats.tiers[0].reads, 4 * 15);

@@ -1,11 +1,11 @@
-//! Anonymous memory straight from the kernel: page aligned, zero at first, truly given back on
+//! Anonymous memory directly from the kernel: page aligned, zero at first, and really freed on
 //! drop.
 //!
-//! A heap allocator may keep what is freed; memory that counts against somebody's budget must not
-//! be kept. Page alignment also makes these buffers fit for direct I/O.
+//! A heap allocator may keep freed memory. Memory that counts against a budget must not be kept.
+//! Page alignment also makes these buffers fit for direct I/O.
 //!
-//! Invariant URING-1: `base` is the start of a private mapping of `length` bytes, readable and writable,
-//! that nothing else refers to; it lives exactly as long as the value.
+//! * ANON-1: `base` is the start of a private mapping of `length` bytes, readable and
+//!   writable. Nothing else refers to the mapping, and it lives exactly as long as the value.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
@@ -13,14 +13,14 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// An owned anonymous mapping, used as a slice of bytes.
+/// Owned anonymous mapping, used as a slice of bytes.
 #[derive(Debug)]
 pub struct AnonBuffer {
     base: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: URING-1: the mapping is owned like a `Box<[u8]>`; nothing in it is bound to a thread.
+// SAFETY: ANON-1: the mapping is owned like a `Box<[u8]>`; nothing in it is bound to a thread.
 unsafe impl Send for AnonBuffer {}
 // SAFETY: shared references give shared access to plain bytes only.
 unsafe impl Sync for AnonBuffer {}
@@ -30,28 +30,29 @@ impl AnonBuffer {
     pub fn new(length: usize) -> io::Result<Self> {
         let length = length.max(1).next_multiple_of(4096);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a fresh mapping at an address of the kernel's choice affects no existing memory.
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), length, prot, MapFlags::PRIVATE) }?;
         let base = NonNull::new(base.cast()).expect("the kernel never maps page zero unasked");
         let buffer = Self { base, length };
-        // SAFETY: URING-1, and the advice changes no content. Refused where huge pages are not built in.
+        // SAFETY: ANON-1, and the advice changes no content. A kernel without huge pages refuses
+        // the advice.
         let _ = unsafe { madvise(base.as_ptr().cast(), length, Advice::LinuxNoHugepage) };
         Ok(buffer)
     }
 
-    /// Faults every page in now, in one call, instead of one by one at first touch.
+    /// Faults in every page now, by one call, instead of one by one at the first access.
     pub fn populate(&mut self) {
-        // SAFETY: URING-1, and populating changes no content. Kernels before 5.14 refuse: then first
-        // touch does the work, so the result does not matter.
+        // SAFETY: ANON-1, and populating changes no content. Kernels before 5.14 refuse the call.
+        // The result does not matter, because the first access then faults the page in.
         let _ =
             unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite) };
     }
 
-    /// The buffer as words that threads may share.
+    /// Returns the buffer as words that threads may share.
     pub fn words(&mut self) -> &[AtomicU64] {
-        // SAFETY: URING-1; the start is page aligned, the length a multiple of 4096, the bytes are
-        // initialised, and `&mut self` keeps every other view away while this one lives.
+        // SAFETY: ANON-1. The start is page aligned, the length is a multiple of 4096, and the
+        // bytes are initialised. `&mut self` excludes every other view while this one lives.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.length / 8) }
     }
 
@@ -64,31 +65,32 @@ impl Deref for AnonBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: URING-1; the bytes were zeroed by the kernel, so they are initialised.
+        // SAFETY: ANON-1; the kernel has zeroed the bytes, so they are initialised.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.length) }
     }
 }
 
 impl DerefMut for AnonBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: URING-1, and `&mut self` makes the access exclusive.
+        // SAFETY: ANON-1, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.length) }
     }
 }
 
-/// Pages of memory that begin where pages do.
+/// Page-aligned pages of memory.
 ///
-/// Copies of whole pages go to and from these: a `rep movs` to a place that lies a few bytes further on in its page than what is
-/// copied does in its own takes 16 times as long on AMD's CPUs (1.9 us a page instead of 0.12), and large blocks of the C
-/// library's begin 16 bytes into a page. The kernel copies so as well (`copy_to_user`).
+/// Copies of whole pages use these as source and target. On AMD's CPUs a `rep movs` can be 16 times
+/// slower (1.9 us a page instead of 0.12). It is slow if the target's offset in its page is a few
+/// bytes larger than the source's. Large blocks of the C library's begin 16 bytes into a page. The
+/// kernel copies in the same way (`copy_to_user`).
 #[derive(Debug)]
 pub struct PageBuffer(AnonBuffer);
 
 impl PageBuffer {
-    /// So many pages of zeros.
+    /// Allocates `pages` pages of zeros.
     ///
     /// # Panics
-    /// Where there is no memory, as a `Vec` would.
+    /// If there is no memory, as a `Vec` would.
     #[must_use]
     pub fn new(pages: usize) -> Self {
         Self(AnonBuffer::new(pages * 4096).expect("memory for a buffer"))
@@ -111,12 +113,12 @@ impl DerefMut for PageBuffer {
 
 impl Drop for AnonBuffer {
     fn drop(&mut self) {
-        // SAFETY: URING-1: the value is going away and no slice of it can be alive.
+        // SAFETY: ANON-1: the value is being dropped, and no slice of it can be alive.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
         if unmapped.is_err() {
             // Unmapping can need one more mapping than the system allows (vm.max_map_count). The
-            // memory is given back all the same; only its addresses stay taken.
-            // SAFETY: as above.
+            // advice frees the memory all the same; only the addresses stay taken.
+            // SAFETY: ANON-1: the value is being dropped, and no slice of it can be alive.
             let _ =
                 unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxDontNeed) };
         }

@@ -1,32 +1,35 @@
-//! Control groups: the limits of this process's group and of those above it, in both versions of their file system.
+//! Control groups: the limits of this process's group and of its ancestors, in both versions of
+//! cgroupfs.
 
 use crate::proc::read_text;
 use std::path::{Path, PathBuf};
 
-/// A limit of memory.
+/// Memory limit of a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// The most that the group may hold.
+    /// Largest memory of the group in bytes.
     pub bytes: u64,
-    /// The file that says so.
+    /// File that contains the limit.
     pub file: PathBuf,
 }
 
-/// The least limit of memory that binds this process; None if none does or none can be seen.
+/// Returns the smallest memory limit that applies to this process. Returns None if there is none or
+/// none is visible.
 #[must_use]
 pub fn memory_limit() -> Option<Limit> {
     let limit = |(file, text): (PathBuf, String)| Some(Limit { bytes: bytes(&text)?, file });
     Resource::Memory.limits().into_iter().filter_map(limit).min_by_key(|limit| limit.bytes)
 }
 
-/// The text of a limit of memory; what no machine has is no limit (version 1 shows the largest number).
+/// Parses a memory limit. A value larger than any machine's memory is no limit (version 1 shows the
+/// largest number).
 fn bytes(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|&bytes: &u64| bytes < 1 << 60)
 }
 
-/// Whether a thread may use up the CPU time of its control group for ever: one that asks for a page in the middle of a system
-/// call asks again and again while a signal is pending for it, and since Linux 6.18 a group that has used up its time stops a
-/// thread at the end of its call only.
+/// Returns whether a thread may exceed the CPU time of its control group without bound. While a
+/// signal is pending for it, a thread that faults inside a system call faults again and again.
+/// Since Linux 6.18 the kernel throttles a thread only at the end of its system call.
 #[must_use]
 pub fn may_be_used_up() -> bool {
     let release = read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -39,12 +42,13 @@ fn stops_at_the_end_of_calls(release: &str) -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(18))
 }
 
-/// The text of a limit of CPU time: cpu.max is "max 100000" without one, cpu.cfs_quota_us -1.
+/// Returns whether this text is a CPU time limit. Without a limit cpu.max is "max 100000" and
+/// cpu.cfs_quota_us is -1.
 fn is_quota(text: &str) -> bool {
     !matches!(text.split_ascii_whitespace().next(), None | Some("max" | "-1"))
 }
 
-/// What a group may limit.
+/// Resource that a group may limit.
 #[derive(Clone, Copy)]
 enum Resource {
     Memory,
@@ -52,7 +56,8 @@ enum Resource {
 }
 
 impl Resource {
-    /// The name of its controller, and of the file with the limit, in version 1; that of the file in version 2.
+    /// Returns the controller's name and the limit's file name in version 1, and the limit's file
+    /// name in version 2.
     const fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Memory => ("memory", "memory.limit_in_bytes", "memory.max"),
@@ -60,7 +65,7 @@ impl Resource {
         }
     }
 
-    /// The files that limit it for this process, with their texts.
+    /// Returns the files that limit the resource for this process, with their texts.
     fn limits(self) -> Vec<(PathBuf, String)> {
         let text = |path: &str| read_text(path).unwrap_or_default();
         let files = self.files(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
@@ -70,7 +75,8 @@ impl Resource {
             .collect()
     }
 
-    /// The files to look at, from a `/proc/PID/cgroup` and a `/proc/PID/mountinfo`.
+    /// Returns the candidate files, from the texts of a `/proc/PID/cgroup` and a
+    /// `/proc/PID/mountinfo`.
     fn files(self, groups: &str, mounts: &str) -> Vec<PathBuf> {
         mounts.lines().filter_map(|mount| self.files_of_mount(groups, mount)).flatten().collect()
     }
@@ -91,7 +97,7 @@ impl Resource {
             let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
             has(controllers, controller).then_some(group)
         })?;
-        // Beyond the root of what is mounted nothing can be seen: its own group is the nearest.
+        // Nothing beyond the root of the mount is visible. Its own group is then the nearest one.
         let below = Path::new(group).strip_prefix(&root).unwrap_or(Path::new(""));
         let own = top.join(below);
         let up = own.ancestors().take_while(|folder| folder.starts_with(&top));
@@ -127,7 +133,7 @@ mod tests {
     fn the_first_version_has_a_hierarchy_for_each_controller() {
         let groups =
             "12:cpu,cpuacct:/docker/af\n10:cpuset:/b\n9:memory:/docker/af\n0::/docker/af\n";
-        // In a container its own group is the root of what is mounted.
+        // In a container the container's own group is the root of the mount.
         let mounts = "700 690 0:33 /docker/af /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n\
             702 690 0:35 /b /sys/fs/cgroup/cpuset ro - cgroup cgroup rw,cpuset\n\
             701 690 0:34 / /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";

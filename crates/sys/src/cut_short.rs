@@ -1,38 +1,41 @@
-//! System calls that give up because their thread is made to stand, put right so that the program does not notice.
+//! Repairs system calls that give up because their thread is frozen, so that the program does not
+//! notice.
 //!
-//! A thread is made to stand in the way a signal is told. Most calls are begun again by the kernel after that; some give up,
-//! though no handler ran (signal(7), "Interruption of system calls and library functions by stop signals"): with `EINTR`, or
-//! with a part of what they were asked to do.
+//! A thread is frozen in the same way as it takes a signal. The kernel restarts most system calls
+//! after that. Some calls give up although no handler has run, with `EINTR` or with a part of their
+//! work done. (signal(7): "Interruption of system calls and library functions by stop signals".)
 //!
-//! * CUT-1: a call that has done nothing is begun again. A limit of time that it has begins anew.
-//! * CUT-2: of one that has done a part the rest is done, and what is returned is the sum.
-//! * CUT-3: a call that might have given up by itself with the same result is one of which that is true as well: begun again,
-//!   or asked for the rest, it does so once more, at once.
+//! * CUT-1: a call that has done nothing is restarted. Its time limit, if any, begins anew.
+//! * CUT-2: for a call that has done a part, the thread does the rest, and the call returns the
+//!   sum.
+//! * CUT-3: a call that might have given up by itself with the same result is treated alike. If it
+//!   is restarted or does the rest, it gives up again, at once.
 
 use libc::{c_long, user_regs_struct as Registers};
 
-/// What puts it right.
+/// Repair of an interrupted system call.
 #[derive(Debug)]
 pub(crate) enum Remedy {
-    /// Nothing is wrong.
+    /// Nothing needs repair.
     None,
-    /// Goes on with these (CUT-1).
+    /// The thread continues with these registers, which restart the call (CUT-1).
     Again(Registers),
-    /// Does the rest first (CUT-2).
+    /// The thread first does the rest of the call (CUT-2).
     Rest(Rest),
 }
 
-/// What is left of a call.
+/// Rest of an interrupted system call.
 #[derive(Debug)]
 pub(crate) struct Rest {
-    /// As the part of it left them.
+    /// Registers after the first part of the call.
     found: Registers,
 }
 
-/// `libc` does not have it.
+/// System call number that `libc` lacks.
 const SYS_IO_PGETEVENTS: c_long = 333;
 
-/// Calls that end with EINTR, of those after which nothing has been done then. Not `close`: it has been.
+/// Calls that fail with EINTR and have then done nothing. `close` is not in the list, because it
+/// has closed the descriptor.
 const GIVE_UP: [c_long; 30] = [
     libc::SYS_accept,
     libc::SYS_accept4,
@@ -66,12 +69,13 @@ const GIVE_UP: [c_long; 30] = [
     libc::SYS_writev,
 ];
 
-/// The code segment of programs of 64 bits: the numbers of calls are others in those of 32.
+/// Code segment of 64-bit programs. In 32-bit programs system calls have other numbers.
 const CODE_64: u64 = 0x33;
-/// Bytes of the instruction that enters the kernel.
+/// Length in bytes of the instruction that enters the kernel.
 const SYSCALL_LEN: u64 = 2;
 
-/// Of a thread that stands behind a system call, or anywhere else.
+/// Returns the repair for a thread with these registers, which has stopped after a system call or
+/// anywhere else.
 pub(crate) fn remedy(found: &Registers) -> Remedy {
     let call = found.orig_rax.cast_signed();
     if found.cs != CODE_64 || call < 0 {
@@ -86,7 +90,7 @@ pub(crate) fn remedy(found: &Registers) -> Remedy {
     }
 }
 
-/// Whether it is of those that stop half-way, and has.
+/// Returns whether the call is one that can stop half-way, and has done so.
 fn is_partial(call: c_long, found: &Registers) -> bool {
     let stops = match call {
         libc::SYS_write | libc::SYS_sendto => true,
@@ -96,13 +100,14 @@ fn is_partial(call: c_long, found: &Registers) -> bool {
     stops && found.rax < found.rdx
 }
 
-/// About to enter the kernel with the call that they are behind.
+/// Returns the registers that make the thread enter the kernel again with the call that it has just
+/// left.
 fn begun_again(found: Registers) -> Registers {
     Registers { rip: found.rip - SYSCALL_LEN, rax: found.orig_rax, ..found }
 }
 
 impl Rest {
-    /// About to do it.
+    /// Returns the registers with which the thread does the rest.
     pub(crate) fn registers(&self) -> Registers {
         let done = self.found.rax;
         begun_again(Registers {
@@ -112,7 +117,8 @@ impl Rest {
         })
     }
 
-    /// What the program finds, with `more` of it done. An error is told at its next call, as after any part.
+    /// Returns the registers that the program sees after `more` of the rest. The program's next
+    /// call reports an error, as after any partial result.
     pub(crate) fn sum(&self, more: i64) -> Registers {
         Registers { rax: self.found.rax + more.max(0).cast_unsigned(), ..self.found }
     }

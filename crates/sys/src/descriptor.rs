@@ -1,21 +1,21 @@
-//! Descriptors that came from somebody who may mean harm.
+//! Handles descriptors from processes that may be hostile.
 //!
-//! Nearly every call on a file can be made to wait for ever by who serves the file system that it is in, closing
-//! it included. What is asked here asks no file system.
+//! The server of a file system can make nearly every call on its files wait for ever, even `close`.
+//! The calls in this module ask no file system.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Whether it is a userfaultfd.
+/// Returns whether the descriptor is a userfaultfd.
 #[must_use]
 pub fn is_userfaultfd(fd: &impl AsFd) -> bool {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    // A file's name would begin with a slash.
+    // The name of a file would begin with a slash.
     std::fs::read_link(path).is_ok_and(|name| name.as_os_str() == "anon_inode:[userfaultfd]")
 }
 
-/// Closes it, without waiting for that.
+/// Closes the descriptor in another thread, without waiting for that.
 pub fn close_aside(fd: OwnedFd) {
-    // Without a thread for it, it is closed here.
+    // If no thread can be started, this thread closes the descriptor.
     let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(move || drop(fd));
 }
 

@@ -1,10 +1,10 @@
-//! Waiting on a word of memory that several processes share.
+//! Futexes: waiting on a word of memory that several processes share.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Waits until someone wakes the word, while it still holds `expected`, for at most `limit`.
-/// Returns early for any reason: look at the word again.
+/// Waits until the word is woken, while it holds `expected`, for at most `limit`. May return early
+/// for any reason, so the caller must check the word again.
 pub fn wait(word: &AtomicU32, expected: u32, limit: Duration) {
     let timeout = libc::timespec {
         tv_sec: limit.as_secs() as libc::time_t,
@@ -22,7 +22,7 @@ pub fn wait(word: &AtomicU32, expected: u32, limit: Duration) {
     }
 }
 
-/// Wakes everyone who waits on the word.
+/// Wakes all threads that wait on the word.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: the kernel uses the address as a key only.
     unsafe {

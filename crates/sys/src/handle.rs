@@ -1,13 +1,14 @@
-//! A handle on one process: descriptors of it, so that nothing is ever asked of a number again.
+//! Handle on one process: its open descriptors replace any later use of its number.
 //!
-//! A process's number can be another's by the time it is used, is another's in another process namespace, and
-//! can be made up. The folder `/proc/PID`, once open, stays that process's: what is opened through it later
-//! fails when the process is gone. A pidfd likewise.
+//! A process's number may belong to another process by the time it is used. It means another
+//! process in another pid namespace, and it can be made up. An open directory `/proc/PID` stays
+//! that process's: later opens through it fail once the process is gone. A pidfd behaves likewise.
 //!
-//! * HANDLE-1: folder and pidfd are of the same process: the pidfd was made first, and the process had not ended
-//!   after the folder was opened, so the number was its own all the while.
-//! * HANDLE-2: `memory` and `page_map` keep the address space that they were opened for, whatever the process
-//!   becomes (exec).
+//! * HANDLE-1: directory and pidfd belong to the same process. The pidfd was made first, and the
+//!   process had not ended after the directory was opened. The number thus belonged to the process
+//!   all the while.
+//! * HANDLE-2: `memory` and `page_map` keep the address space that they were opened for, even if
+//!   the process calls exec.
 
 use crate::memory::Memory;
 use crate::pagemap::Pagemap;
@@ -19,7 +20,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The handle.
+/// Handle on one process.
 #[derive(Debug)]
 pub struct Handle {
     pid: u32,
@@ -27,20 +28,21 @@ pub struct Handle {
     folder: OwnedFd,
 }
 
-/// Who a process acts as, from /proc/PID/status.
+/// Users, groups and capabilities of a process, from `/proc/PID/status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// Real, effective, saved and file system user.
     pub users: [u32; 4],
-    /// The same of its group.
+    /// Real, effective, saved and file system group.
     pub groups: [u32; 4],
-    /// Capabilities it may use or take up.
+    /// Capabilities that the process may use or take up.
     pub permitted: u64,
 }
 
 impl Credentials {
-    /// Whether whoever is really `user` in `group`, with `capabilities` of their own, may look into it: it acts as
-    /// nobody else, for no other group, and can do nothing that they cannot.
+    /// Returns whether a caller with the real user `user`, the real group `group` and its own
+    /// `capabilities` may look into the process. The process must act as no other user and no other
+    /// group, and must have no capability that the caller lacks.
     #[must_use]
     pub fn are_of(&self, user: u32, group: u32, capabilities: u64) -> bool {
         let same = self.users == [user; 4] && self.groups == [group; 4];
@@ -54,12 +56,12 @@ fn read(file: OwnedFd) -> io::Result<String> {
 }
 
 impl Handle {
-    /// On process `pid`, as this one sees it.
+    /// Opens a handle on process `pid`, by its number in this process's namespace.
     pub fn open(pid: u32) -> io::Result<Self> {
         Self::of(Pidfd::open(pid)?, pid)
     }
 
-    /// On the process of this pidfd, whose number is `pid`.
+    /// Opens a handle on the process of this pidfd, whose number is `pid`.
     pub fn of(pidfd: Pidfd, pid: u32) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty());
@@ -69,13 +71,13 @@ impl Handle {
         Ok(Self { pid, pidfd, folder: folder? })
     }
 
-    /// Its number: for people, and for calls that take nothing else.
+    /// Returns the process id, for messages and for calls that accept nothing else.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Its pidfd.
+    /// Returns the process's pidfd.
     #[must_use]
     pub fn pidfd(&self) -> &Pidfd {
         &self.pidfd
@@ -89,17 +91,18 @@ impl Handle {
         read(self.file(name)?)
     }
 
-    /// Its memory as of now (HANDLE-2).
+    /// Opens the process's present memory (HANDLE-2).
     pub fn memory(&self) -> io::Result<Memory> {
         Ok(Memory::from(File::from(self.file("mem")?)))
     }
 
-    /// Its page map as of now (HANDLE-2).
+    /// Opens the process's present page map (HANDLE-2).
     pub fn page_map(&self) -> io::Result<Pagemap> {
         Ok(Pagemap::from(File::from(self.file("pagemap")?)))
     }
 
-    /// Its sizes, to be read again and again; of one of its threads, if that is named.
+    /// Opens the sizes of the process for repeated reads, through one of its threads if that is
+    /// given.
     pub fn statm(&self, thread: Option<u32>) -> io::Result<Statm> {
         Ok(Statm::from(File::from(self.file(&Self::name_of(thread, "statm"))?)))
     }
@@ -108,41 +111,44 @@ impl Handle {
         thread.map_or_else(|| name.to_owned(), |thread| format!("task/{thread}/{name}"))
     }
 
-    /// Its areas, seen through one of its threads if that is named.
+    /// Returns the areas of the process, read through one of its threads if that is given.
     pub fn areas(&self, thread: Option<u32>) -> io::Result<Vec<Area>> {
         Ok(proc::parse_areas(&self.text(&Self::name_of(thread, "maps"))?))
     }
 
-    /// The same of those that lie at least in part in one of these ranges.
+    /// Returns the areas that overlap one of the ranges, read through one of the process's threads
+    /// if that is given.
     pub fn areas_in(&self, thread: Option<u32>, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>> {
         proc::areas_in(File::from(self.file(&Self::name_of(thread, "maps"))?), ranges)
     }
 
-    /// What it passes on when it forks.
+    /// Returns the ranges of the process with special treatment at a fork, read through one of its
+    /// threads if that is given.
     pub fn passing(&self, thread: Option<u32>) -> io::Result<Passing> {
         Ok(proc::parse_passing(&self.text(&Self::name_of(thread, "smaps"))?))
     }
 
-    /// Pages of anonymous memory, each counted by its share among those who map it.
+    /// Returns the number of pages of anonymous memory, each counted in proportion to the processes
+    /// that map it.
     pub fn proportional_anonymous_pages(&self, thread: Option<u32>) -> io::Result<u64> {
         let text = self.text(&Self::name_of(thread, "smaps_rollup"))?;
         proc::rolled_up(&text, "Pss_Anon:")
     }
 
-    /// Pages of anonymous memory that it has written and shares with nobody.
+    /// Returns the number of pages that the process has written and that no other process maps.
     pub fn private_dirty_pages(&self) -> io::Result<u64> {
         proc::rolled_up(&self.text("smaps_rollup")?, "Private_Dirty:")
     }
 
-    /// State letter of the process, or of one of its threads.
+    /// Returns the state letter of the process, or of one of its threads.
     #[must_use]
     pub fn state(&self, thread: Option<u32>) -> Option<char> {
         let text = self.text(&Self::name_of(thread, "stat")).ok()?;
         proc::parse_state(&text)
     }
 
-    /// Whether it, or one of its threads, was stopped: by a signal or by a debugger. Whom this process holds goes on by
-    /// itself, and counts as running.
+    /// Returns whether a signal or a debugger has stopped the process or one of its threads. A
+    /// thread that this process traces counts as running, because this process resumes it.
     #[must_use]
     pub fn is_stopped(&self, thread: Option<u32>) -> bool {
         let is_own = |tracer| std::path::Path::new(&format!("/proc/self/task/{tracer}")).exists();
@@ -150,7 +156,7 @@ impl Handle {
         status.is_ok_and(|status| proc::parse_stopped(&status, is_own))
     }
 
-    /// Its threads with their states.
+    /// Returns the process's threads with their states.
     #[must_use]
     pub fn threads(&self) -> Vec<(u32, char)> {
         self.thread_numbers()
@@ -168,15 +174,16 @@ impl Handle {
         tasks.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()).collect()
     }
 
-    /// Whether one of its threads waits for a page that it has touched (not in a system call: its number would stand
-    /// there). To be seen by who may trace it.
+    /// Returns whether a thread of the process waits for a page that it has accessed in user mode.
+    /// Within a system call the file shows the number of the call. Only a process that may trace
+    /// the thread sees this.
     #[must_use]
     pub fn touches(&self, thread: u32) -> bool {
         self.text(&Self::name_of(Some(thread), "syscall")).is_ok_and(|text| text.starts_with("-1 "))
     }
 
-    /// Brings up to date which threads it has of those that have told the kernel where their list of robust mutexes begins,
-    /// and where that is.
+    /// Updates `known`: the threads of the process that have registered a list of robust mutexes,
+    /// with the address of each list.
     pub fn robust_lists(&self, known: &mut BTreeMap<u32, u64>) -> io::Result<()> {
         let threads = self.thread_numbers();
         known.retain(|thread, _| threads.contains(thread));
@@ -185,28 +192,28 @@ impl Handle {
                 continue;
             }
             match process::robust_list(thread) {
-                // Its number could be another's by now.
+                // Another process's thread could have the number by now.
                 Ok(Some(list)) if self.has_thread(thread) => drop(known.insert(thread, list)),
                 Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
-                // It has told of none yet, or has ended.
+                // The thread has not registered a list yet, or has ended.
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Sends it a signal, whoever has its number now.
+    /// Sends the process a signal, even if another process has its number now.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         self.pidfd.send(signal)
     }
 
-    /// Whether it has this thread.
+    /// Returns whether the process has this thread.
     #[must_use]
     pub fn has_thread(&self, thread: u32) -> bool {
         self.file(&format!("task/{thread}/stat")).is_ok()
     }
 
-    /// The thread of it that calls itself `number`, in its own process namespace.
+    /// Returns the thread of the process whose number in its own pid namespace is `number`.
     #[must_use]
     pub fn thread_called(&self, number: u32) -> Option<u32> {
         let is_it = |thread: &u32| {
@@ -219,13 +226,14 @@ impl Handle {
         self.thread_numbers().into_iter().find(is_it)
     }
 
-    /// Who it acts as.
+    /// Returns the users, groups and capabilities of the process.
     pub fn credentials(&self) -> io::Result<Credentials> {
         parse_credentials(&self.text("status")?)
             .ok_or_else(|| io::Error::other("/proc/PID/status says nothing of users"))
     }
 
-    /// Whether its user namespace is not that of this process. An error where the kernel does not let its user know.
+    /// Returns whether the process is in another user namespace than this process. Returns an error
+    /// if the kernel does not permit this user to know.
     pub fn is_in_another_user_namespace(&self) -> io::Result<bool> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let its = rustix::fs::fstat(openat(&self.folder, "ns/user", flags, Mode::empty())?)?;
@@ -233,7 +241,7 @@ impl Handle {
         Ok((its.st_dev, its.st_ino) != (own.st_dev, own.st_ino))
     }
 
-    /// Its exit code, if its first thread has ended and of the others at most one is left.
+    /// Returns the exit code if the first thread has ended and at most one other thread is left.
     #[must_use]
     pub fn deserted(&self) -> Option<u8> {
         let text = self.text("stat").ok()?;
@@ -241,7 +249,7 @@ impl Handle {
             .then(|| proc::parse_exit_code(&text))?
     }
 
-    /// What it is called, or `?`.
+    /// Returns the name of the process, or `?`.
     #[must_use]
     pub fn name(&self) -> String {
         self.text("comm").map_or_else(|_| "?".to_owned(), |name| name.trim_end().to_owned())
@@ -264,7 +272,7 @@ mod tests {
     use ebb_testing::eventually_is;
     use std::process::Command;
 
-    /// One that waits in a system call would notice to be held.
+    /// A thread that waits in a system call must not count, because it would notice being frozen.
     #[test]
     fn who_is_in_a_system_call_touches_nothing() {
         let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
@@ -276,7 +284,8 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// A detach was refused because "process 31232 is stopped": by the brake, for three milliseconds.
+    /// Without this distinction a detach failed with "process 31232 is stopped", because the
+    /// freezer had stopped the process for three milliseconds.
     #[test]
     fn whom_this_process_holds_is_not_stopped() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
@@ -305,11 +314,11 @@ mod tests {
             "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\nCapPrm:\t0000000000000000\n";
         let own = parse_credentials(text).unwrap();
         assert!(own.are_of(1000, 7, 0) && own.are_of(0, 0, 0) && !own.are_of(1001, 7, 0));
-        // A setuid program acts as root for whom has started it.
+        // A setuid program acts as root for the user that started it.
         let setuid =
             parse_credentials(&text.replace("1000\t1000\t1000\t", "1000\t0\t0\t")).unwrap();
         assert!(!setuid.are_of(1000, 7, 0));
-        // A setgid program acts for a group in which who has started it need not be.
+        // A setgid program acts for a group that its starter need not belong to.
         let setgid = parse_credentials(&text.replace("7\t7\t7\t7", "7\t42\t42\t42")).unwrap();
         assert!(!setgid.are_of(1000, 7, 0) && !setgid.are_of(1000, 42, 0));
         assert!(setgid.are_of(0, 0, 0));

@@ -1,25 +1,27 @@
-//! What this process got from who started it, so that a program started by it gets the same.
+//! Records what this process inherited from its parent, so that a program started by it gets the
+//! same.
 //!
-//! The language's runtime changes some of it before `main`: it ignores SIGPIPE and opens closed standard
-//! streams. So it is noted before that, by a constructor. Ebb's own processes then change more of it for
-//! themselves (see `keep_going`).
+//! Rust's runtime changes some of it before `main`: it ignores SIGPIPE and opens closed standard
+//! streams. A constructor therefore records it earlier. Ebb's own processes later change more of it
+//! for themselves (see [`keep_going`]).
 //!
-//! * INHERITED-1: what was noted never changes: it is written once, before there is a second thread.
-//! * INHERITED-2: `restore` is safe between `fork` and `exec`: it only calls the kernel and reads what was noted.
+//! * INHERITED-1: the record never changes: it is written once, before there is a second thread.
+//! * INHERITED-2: `restore` is safe between `fork` and `exec`, because it only makes system calls
+//!   and reads the record.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Signals that the runtime or Ebb treats in a way of its own.
+/// Signals whose disposition the runtime or Ebb changes.
 const CHANGED: [libc::c_int; 5] =
     [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ, libc::SIGXCPU, libc::SIGTTOU];
 
-/// Standard streams that were closed, a bit each.
+/// Standard streams that were closed at the start, a bit each.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
-/// Signals of `CHANGED` that were ignored, a bit each.
+/// Signals of `CHANGED` that were ignored at the start, a bit each.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
-/// Signals that were blocked, as the kernel has them.
+/// Signals that were blocked at the start, in the kernel's format.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 
 #[used]
@@ -27,7 +29,7 @@ static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static CONSTRUCTOR: extern "C" fn() = note;
 
 extern "C" fn note() {
-    // SAFETY: asks for flags, dispositions and the mask, into storage that outlives the calls.
+    // SAFETY: reads flags, dispositions and the mask into storage that outlives the calls.
     unsafe {
         for fd in 0..3 {
             if libc::fcntl(fd, libc::F_GETFD) < 0 {
@@ -48,11 +50,12 @@ extern "C" fn note() {
     }
 }
 
-/// From now on a limit of file sizes or CPU time that Ebb exceeds is an error and not its end, the end of a child is told
-/// even if who started this process did not care for its own, and a terminal takes what is written to it from the background
-/// (`stty tostop`).
+/// Keeps this process running where the defaults or an inherited disposition would disturb it.
+/// Exceeding a limit of file sizes or CPU time becomes an error instead of the end. The kernel
+/// reports the end of children, even if the parent of this process ignored its own. A terminal
+/// accepts output from the background (`stty tostop`).
 pub fn keep_going() {
-    // SAFETY: sets signals to what needs no handler.
+    // SAFETY: sets dispositions that need no handler.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::signal(libc::SIGXCPU, libc::SIG_IGN);
@@ -61,12 +64,13 @@ pub fn keep_going() {
     }
 }
 
-/// Gives the calling process, a child about to become a program, what was noted.
+/// Restores the recorded state in the calling process, a child about to call `exec`.
 pub(crate) fn restore() {
     let ignored = IGNORED.load(Relaxed);
     let closed = CLOSED.load(Relaxed);
     let blocked = BLOCKED.load(Relaxed);
-    // SAFETY: as above; the streams closed here are those that the runtime opened in place of none.
+    // SAFETY: only makes system calls; closes only the streams that the runtime has opened in place
+    // of closed ones.
     unsafe {
         for (bit, &signal) in CHANGED.iter().enumerate() {
             let ignored = ignored >> bit & 1 == 1;
@@ -84,27 +88,28 @@ pub(crate) fn restore() {
     }
 }
 
-/// Takes over all descriptors beyond the standard streams that were passed on to this process, before it
-/// has opened any that it would pass on itself: none without `/proc`. Programs started while these are
-/// held inherit them.
+/// Takes over all inherited descriptors beyond the standard streams. To be called before this
+/// process opens descriptors without close-on-exec. Returns none without `/proc`. Programs that
+/// start while the returned descriptors are open inherit them.
 #[must_use]
 pub fn descriptors() -> Vec<OwnedFd> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers: Vec<RawFd> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     let passed_on = |&fd: &RawFd| {
-        // SAFETY: asks for flags. What this process opened itself closes on exec.
+        // SAFETY: reads flags. Descriptors that this process itself opened are close-on-exec.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
         fd > 2 && flags >= 0 && flags & libc::FD_CLOEXEC == 0
     };
-    // SAFETY: they are open, and as they came from outside nobody in here has them.
+    // SAFETY: the descriptors are open, and no code of this process owns them, because they are
+    // inherited.
     numbers.into_iter().filter(passed_on).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect()
 }
 
-/// Puts `fd` in the place of standard input and output: whoever is at their other ends no longer waits
-/// for this process.
+/// Replaces standard input and output by `fd`, so that readers and writers at the other ends no
+/// longer wait for this process.
 pub fn leave_streams(fd: &impl AsRawFd) {
-    // SAFETY: replaces standard streams, which belong to nobody, by copies of an open descriptor.
+    // SAFETY: replaces standard streams, which no value owns, by copies of an open descriptor.
     unsafe {
         libc::dup2(fd.as_raw_fd(), 0);
         libc::dup2(fd.as_raw_fd(), 1);

@@ -1,4 +1,5 @@
-//! The raw kernel: the only crate, beside the agent, with unsafe code.
+//! Safe wrappers of the kernel's interfaces. Beside the agent, this is the only crate with unsafe
+//! code.
 //!
 //! Each module wraps one kernel interface in a safe type and nothing more; policy lives elsewhere.
 

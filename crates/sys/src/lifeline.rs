@@ -1,12 +1,15 @@
-//! A line that ends processes when this one does, whatever they wait for.
+//! Lifeline: kills tied processes when this process ends, even while they wait inside the kernel.
 //!
-//! A thread that waits for this process inside the kernel (for a message of a userfaultfd to be read) cannot look whether
-//! there is still somebody to read it. A signal reaches it: the kernel sends one about a pipe that breaks to whom the
-//! descriptor of its other end is said to belong.
+//! A thread may wait inside the kernel for this process, for example until this process reads a
+//! userfaultfd event. Such a thread cannot check whether this process still exists, but a signal
+//! reaches it. When a pipe breaks, the kernel sends a signal to the recorded owner of a descriptor
+//! of its other end.
 //!
-//! * LIFELINE-1: nothing is ever written, and the end to write to closes with this process, not before.
-//! * LIFELINE-2: each descriptor given out is a file of its own. While somebody has it open its process is tied; the process is meant
-//!   by what it is and not by its number, which was its own when that was told to the kernel.
+//! * LIFELINE-1: this process writes nothing to the pipe. The write end closes when this process
+//!   ends, and not before.
+//! * LIFELINE-2: each descriptor given out is a separate open file. Its process is tied while the
+//!   descriptor is open anywhere. The kernel records the process itself and not its number, and the
+//!   number still belonged to that process when it was set.
 
 use crate::handle::Handle;
 use rustix::fs::{Mode, OFlags};
@@ -14,7 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The line.
+/// Pipe whose write end stays open as long as this process lives.
 #[derive(Debug)]
 pub struct Lifeline {
     read: OwnedFd,
@@ -32,13 +35,14 @@ struct Owner {
 }
 
 impl Lifeline {
-    /// To which nobody is tied.
+    /// Creates a lifeline without tied processes.
     pub fn new() -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Self { read, _write: write })
     }
 
-    /// Has the process killed (SIGKILL) if the line breaks while somebody has the descriptor open.
+    /// Ties a process: the kernel kills it (SIGKILL) if the line breaks while the returned
+    /// descriptor is open anywhere.
     pub fn tie(&self, process: &Handle) -> io::Result<OwnedFd> {
         const PROCESS: libc::c_int = 1;
         let path = format!("/proc/self/fd/{}", self.read.as_raw_fd());
@@ -46,7 +50,7 @@ impl Lifeline {
         let file = rustix::fs::open(path, flags, Mode::empty())?;
         let owner = Owner { kind: PROCESS, pid: process.pid() as libc::pid_t };
         let status = libc::O_NONBLOCK | libc::O_ASYNC;
-        // SAFETY: a descriptor of our own; the structure outlives its call.
+        // SAFETY: this process owns the descriptor; the structure outlives the call.
         let results = unsafe {
             [
                 libc::fcntl(file.as_raw_fd(), SET_OWNER, &raw const owner),
@@ -57,7 +61,7 @@ impl Lifeline {
         if results.iter().any(|&result| result < 0) {
             return Err(io::Error::last_os_error());
         }
-        // LIFELINE-2: as it is there now, the number was its own.
+        // LIFELINE-2: the process still exists, so the number belonged to it.
         process.signal(0)?;
         Ok(file)
     }

@@ -1,10 +1,10 @@
-//! Limits of resources (`ulimit`): Ebb's own processes shed theirs as far as they may, the program keeps
-//! them.
+//! Resource limits (`ulimit`): Ebb's own processes lift theirs as far as permitted, and the program
+//! keeps them.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// One resource, by what a shell calls its limit.
+/// Resource, by the shell option of its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
     /// `ulimit -t`, in seconds.
@@ -25,7 +25,7 @@ pub enum Limit {
     Stack,
 }
 
-/// Those that are shed.
+/// Limits that Ebb's own processes lift.
 const ALL: [Limit; 7] = [
     Limit::CpuTime,
     Limit::FileSize,
@@ -62,7 +62,7 @@ impl Limit {
         unsafe { libc::setrlimit(self.number(), &raw const limit) == 0 }
     }
 
-    /// What binds this process; None for "nothing".
+    /// Returns the soft limit of this process; None for "unlimited".
     #[must_use]
     pub fn now(self) -> Option<u64> {
         let soft = self.get().rlim_cur;
@@ -70,14 +70,15 @@ impl Limit {
     }
 }
 
-/// The limits as they were.
+/// Limits of this process before it lifted them.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     limits: [libc::rlimit; ALL.len()],
 }
 
 impl Limits {
-    /// Lifts those of this process: altogether where that is permitted, else up to the hard ones.
+    /// Lifts the limits of this process: entirely if permitted, else up to the hard limits. Returns
+    /// the earlier limits.
     #[must_use]
     pub fn shed() -> Self {
         let limits = ALL.map(Limit::get);
@@ -91,7 +92,7 @@ impl Limits {
         Self { limits }
     }
 
-    /// Has the program to be started by `command` begin with what was there before.
+    /// Has the program started by `command` begin with the earlier limits.
     pub fn keep_for(self, command: &mut Command) {
         // SAFETY: the hook only calls the kernel.
         unsafe {
@@ -102,7 +103,7 @@ impl Limits {
         }
     }
 
-    /// Puts them back.
+    /// Restores the earlier limits of this process.
     pub fn restore(&self) {
         for (limit, was) in ALL.into_iter().zip(self.limits) {
             limit.set(was);
@@ -114,12 +115,12 @@ impl Limits {
 mod tests {
     use super::*;
 
-    /// In a process of its own: limits are the whole process's.
+    /// Runs in a separate process, because limits apply to the whole process.
     #[test]
     fn what_is_shed_comes_back_for_a_program() {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -St; ulimit -Ht"]);
-        // SAFETY: only calls the kernel.
+        // SAFETY: the hook only calls the kernel.
         unsafe {
             command.pre_exec(|| {
                 Limit::CpuTime.set(libc::rlimit { rlim_cur: 100, rlim_max: 200 });

@@ -1,8 +1,9 @@
-//! `/proc/PID/mem`: reads pages of another process and leaves them as they are.
+//! `/proc/PID/mem`: reads pages of another process without changing them.
 //!
-//! `process_vm_readv` pins what it reads, and a page that is shared after a fork is copied by the kernel before
-//! it may be pinned (`gup_must_unshare`, since Linux 5.19): to read it would double it. This path only looks
-//! at it. Nor does it wait for a page that is missing under a userfaultfd.
+//! `process_vm_readv` pins the pages that it reads. Before the kernel pins a page that is shared
+//! after a fork, it copies the page (`gup_must_unshare`, since Linux 5.19). Such a read would
+//! double the page. `/proc/PID/mem` only reads it. Nor does it wait for a page that is missing
+//! under a userfaultfd.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +11,8 @@ use std::os::unix::fs::FileExt;
 
 const PAGE: usize = 4096;
 
-/// The memory of one address space, whatever becomes of its process's number.
+/// Memory of one address space. The handle stays valid if another process later gets the process's
+/// number.
 #[derive(Debug)]
 pub struct Memory {
     file: File,
@@ -23,17 +25,18 @@ impl From<File> for Memory {
 }
 
 impl Memory {
-    /// That of the process (or thread) `task`.
+    /// Opens the memory of the process (or thread) `task`.
     pub fn open(task: u32) -> io::Result<Self> {
         Ok(Self { file: File::open(format!("/proc/{task}/mem"))? })
     }
 
-    /// Reads the pages at `addresses` into `pages`, one call for each stretch. Returns how many were read, from
-    /// the front: fewer where a page is missing, none of an address space that has ended.
+    /// Reads the pages at `addresses` into `pages`, by one call for each contiguous run. Returns
+    /// how many pages were read, from the first on. The number is smaller if a page is missing, and
+    /// 0 if the address space has ended.
     ///
     /// # Errors
     ///
-    /// That of the kernel, if not even the first could be read.
+    /// The kernel's error, if not even the first page could be read.
     ///
     /// # Panics
     ///

@@ -1,4 +1,5 @@
-//! PAGEMAP_SCAN: which pages of a process are present, and which were written to, as runs.
+//! `PAGEMAP_SCAN` and `/proc/PID/pagemap`: which pages of a process are present, exclusive or
+//! unmapped.
 
 use std::fs::File;
 use std::io;
@@ -39,13 +40,14 @@ const WORD_PRESENT: u64 = 1 << 63;
 const WORD_SWAP: u64 = 1 << 62;
 const WORD_PROTECTED: u64 = 1 << 57;
 const WORD_EXCLUSIVE: u64 = 1 << 56;
-/// Most pages that `exclusive_run` looks at.
+/// Largest number of pages that [`Pagemap::exclusive_run`] looks at.
 pub const EXCLUSIVE_RUN_MAX: usize = 256;
 
-/// What a scan looks for.
+/// Filter of a scan.
 #[derive(Clone, Copy)]
 struct Wanted {
-    /// Categories a page must have, those of them it must not have, and what is told apart.
+    /// Categories that decide about a page; those of them that it must not have; and categories
+    /// that the result distinguishes.
     mask: u64,
     inverted: u64,
     told: u64,
@@ -69,7 +71,8 @@ impl Pagemap {
         Ok(Self { file: File::open(format!("/proc/{pid}/pagemap"))? })
     }
 
-    /// Calls `found(start, end)` for each run of present pages (the shared zero page is not one).
+    /// Calls `found(start, end)` for each run of present pages. The shared zero page does not count
+    /// as present.
     pub fn scan_present(
         &self,
         start: u64,
@@ -80,8 +83,8 @@ impl Pagemap {
         self.scan(start, end, Wanted { mask, inverted: ZERO_PAGE, told: PRESENT }, found)
     }
 
-    /// Where a stretch from `start` on ends that has `most` pages in memory (the shared zero page counts): at
-    /// `end`, if there are not so many.
+    /// Returns the end of the range from `start` on that has `most` pages in memory. The shared
+    /// zero page counts. Returns `end` if there are fewer pages.
     pub fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
         let wanted = Wanted { mask: PRESENT, inverted: 0, told: PRESENT };
         let mut regions = [Region::default(); REGIONS_MAX];
@@ -104,14 +107,14 @@ impl Pagemap {
         self.scan(start, end, Wanted { mask, inverted: 0, told: PRESENT }, found)
     }
 
-    /// Of the pages from `page` (a page number) on, at most `most`: how many in a row are in memory
-    /// and mapped by this process alone.
+    /// Returns how many pages from `page` (a page number) on, in a row and `most` at most, are in
+    /// memory and mapped by this process alone.
     pub fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
         self.run(page, most, WORD_PRESENT | WORD_EXCLUSIVE)
     }
 
-    /// Of the `count` pages from `page` (a page number) on: how many are in memory and mapped by others,
-    /// too.
+    /// Returns how many of the `count` pages from `page` (a page number) on are in memory and
+    /// mapped by other processes, too.
     pub fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
         let (mut at, mut shared) = (page, 0);
         while at < page + count {
@@ -125,33 +128,34 @@ impl Pagemap {
         Ok(shared)
     }
 
-    /// Whether page number `page` is in memory and mapped.
+    /// Returns whether page number `page` is in memory and mapped.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
         Ok(self.run(page, 1, WORD_PRESENT)? == 1)
     }
 
-    /// Of the `count` pages from `page` (a page number) on: which have nothing at their place, neither a
-    /// page, in memory or in the kernel's swap, nor a marker, of a guard or of a lost page. Each of these
-    /// shows as swapped, on every kernel that has it. So does the marker of write protection, under which
-    /// there is nothing; it alone says that it is one.
-    pub fn vacant(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
+    /// Returns which of the `count` pages from `page` (a page number) on are unmapped. An unmapped
+    /// page has no page in memory or in the kernel's swap, and no marker of a guard or of a lost
+    /// page. Each of these shows as swapped, on every kernel that has it. A marker of write
+    /// protection shows as swapped, too, but its page is unmapped. Only this marker also shows as
+    /// write-protected.
+    pub fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
         let mut words = vec![0; 8 * count];
         let is_vacant =
             |word| word & WORD_PRESENT == 0 && word & (WORD_SWAP | WORD_PROTECTED) != WORD_SWAP;
-        let mut vacant: Vec<bool> = self.words(page, &mut words)?.map(is_vacant).collect();
-        // Beyond the last address there is room for nothing.
-        vacant.resize(count, false);
-        Ok(vacant)
+        let mut unmapped: Vec<bool> = self.words(page, &mut words)?.map(is_vacant).collect();
+        // Beyond the last address no page can be mapped.
+        unmapped.resize(count, false);
+        Ok(unmapped)
     }
 
-    /// How many pages in a row have all of `bits`.
+    /// Returns how many pages from `page` on, in a row, have all of `bits`.
     fn run(&self, page: u64, most: usize, bits: u64) -> io::Result<usize> {
         let mut words = [0; 8 * EXCLUSIVE_RUN_MAX];
         let words = self.words(page, &mut words[..8 * most.min(EXCLUSIVE_RUN_MAX)])?;
         Ok(words.take_while(|word| word & bits == bits).count())
     }
 
-    /// The words of the pages from `page` on, as many as `buffer` has room for and there are.
+    /// Returns the words of the pages from `page` on, as many as exist and `buffer` has room for.
     fn words<'a>(
         &self,
         page: u64,
@@ -184,7 +188,8 @@ impl Pagemap {
         Ok(())
     }
 
-    /// One call: how many regions it found, and where it stopped. `pages_max` 0: any number of pages.
+    /// Makes one call. Returns the number of regions found, and the address where the scan stopped.
+    /// With `pages_max` 0 the number of pages is unlimited.
     fn scan_some(
         &self,
         start: u64,
@@ -233,7 +238,7 @@ mod tests {
         let map = Pagemap::open(std::process::id()).unwrap();
         let end = start + pages as u64 * 4096;
         let reach = |most| (map.reach(start, end, most).unwrap() - start) / 4096;
-        // Up to the next page that there is, or the end.
+        // The range reaches up to the next present page, or to the end.
         assert_eq!(reach(1), 2);
         assert_eq!(reach(10), 20);
         assert_eq!(reach(31), 62);

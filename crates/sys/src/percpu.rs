@@ -1,19 +1,19 @@
-//! Per-CPU help from the kernel: which CPU this is, and a fence on behalf of other threads.
+//! Per-CPU help from the kernel: the present CPU, and a memory fence on behalf of other threads.
 //!
-//! Both are hints and accelerations: where the kernel or the C library lacks them there is a slower
-//! way, chosen at run time.
+//! Both are hints and accelerations. If the kernel or the C library lacks one of them, a slower way
+//! is chosen at run time.
 
 use std::sync::OnceLock;
 
 use ebb_mm::frame::RemoteFence;
 
-/// Offset of the thread's restartable-sequence area from its thread pointer, where glibc registers
-/// one.
+/// Returns the offset of the thread's restartable-sequence area from its thread pointer, if glibc
+/// registers one.
 fn rseq_offset() -> Option<isize> {
     static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
     *OFFSET.get_or_init(|| {
-        // SAFETY: both names are looked up, not called; if glibc has them they are a ptrdiff_t and
-        // an unsigned int, fixed before main.
+        // SAFETY: both names are looked up, not called. In a glibc that has them they are a
+        // ptrdiff_t and an unsigned int, fixed before main.
         unsafe {
             let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr());
             let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr());
@@ -25,14 +25,14 @@ fn rseq_offset() -> Option<isize> {
     })
 }
 
-/// The CPU this thread runs on, or ran on a moment ago.
+/// Returns the CPU that this thread runs on, or ran on a moment ago.
 #[must_use]
 pub fn cpu_hint() -> usize {
     #[cfg(target_arch = "x86_64")]
     if let Some(offset) = rseq_offset() {
         let cpu: u32;
         // SAFETY: glibc has registered the area at this offset from the thread pointer for every
-        // thread; its field at 4 is the CPU number, kept current by the kernel.
+        // thread. The area's field at offset 4 is the CPU number, which the kernel keeps current.
         unsafe {
             std::arch::asm!(
                 "mov {cpu:e}, fs:[{offset} + 4]",
@@ -45,7 +45,7 @@ pub fn cpu_hint() -> usize {
             return cpu as usize;
         }
     }
-    // SAFETY: no arguments; fails only where the system call is missing.
+    // SAFETY: takes no argument; fails only if the system call is missing.
     let cpu = unsafe { libc::sched_getcpu() };
     usize::try_from(cpu).unwrap_or(0)
 }
@@ -54,16 +54,16 @@ const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 
 fn membarrier(command: libc::c_int) -> libc::c_long {
-    // SAFETY: membarrier takes three numbers and touches no memory of ours.
+    // SAFETY: membarrier takes three numbers and accesses no memory of this process.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
 }
 
-/// membarrier, registered for this process.
+/// Registration of this process for membarrier.
 #[derive(Debug)]
 pub struct Membarrier(());
 
 impl Membarrier {
-    /// Registers the process; `None` where the kernel or a filter refuses.
+    /// Registers the process. Returns `None` if the kernel or a filter refuses.
     #[must_use]
     pub fn register() -> Option<Self> {
         (membarrier(REGISTER_PRIVATE_EXPEDITED) == 0).then_some(Self(()))
@@ -72,13 +72,14 @@ impl Membarrier {
 
 impl RemoteFence for Membarrier {
     fn heavy(&self) {
-        // Registered, so it cannot fail; if it did, a drain and an owner could meet.
+        // A registered process cannot fail here. A failed fence would let a drain and an owner use
+        // a list at the same time.
         let done = membarrier(PRIVATE_EXPEDITED);
         assert_eq!(done, 0, "membarrier failed after registration");
     }
 }
 
-/// CPU time of the calling thread in nanoseconds.
+/// Returns the CPU time of the calling thread in nanoseconds.
 #[must_use]
 pub fn thread_time_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_hint_is_a_cpu_of_this_machine() {
-        // SAFETY: a number is asked for.
+        // SAFETY: only asks for a number.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         assert!(cpu_hint() < cpus as usize);
     }

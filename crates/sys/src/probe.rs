@@ -1,6 +1,7 @@
-//! Trying out what the kernel permits: each function does the real thing once, in scratch memory.
+//! Probes of the kernel's permissions: each function makes the real call once, in scratch memory.
 //!
-//! Nothing is concluded from version numbers: containers, sandboxes and backports make them lie.
+//! Nothing is concluded from version numbers, because containers, sandboxes and backports make them
+//! misleading.
 
 use crate::anon::AnonBuffer;
 use crate::memory::Memory;
@@ -15,8 +16,8 @@ use std::time::Duration;
 
 const PAGE: usize = 4096;
 
-/// Whether a program that this process starts will have CAP_SYS_PTRACE. A capability of this
-/// executable's file is not passed on; root's are.
+/// Returns whether a program that this process starts will have `CAP_SYS_PTRACE`. The program does
+/// not inherit a capability of this executable's file, but it inherits root's.
 #[must_use]
 pub fn program_may_trace() -> bool {
     let bit = 1 << CAP_SYS_PTRACE;
@@ -25,13 +26,13 @@ pub fn program_may_trace() -> bool {
         || (root && process::capabilities("CapBnd") & bit != 0)
 }
 
-/// Makes a userfaultfd as the program will: for faults in the kernel too, by the system call or by
-/// /dev/userfaultfd, without capabilities that only this executable has.
+/// Creates a userfaultfd as the program will: for faults in the kernel, too, by the system call or
+/// by `/dev/userfaultfd`, and without capabilities that only this executable has.
 pub fn userfaultfd_of_program() -> io::Result<Uffd> {
     if program_may_trace() {
         return Uffd::create(false);
     }
-    // Capabilities belong to threads: this one gives its own up and ends.
+    // Capabilities belong to threads: this thread gives its own up and ends.
     let attempt = Builder::new().spawn(|| {
         process::drop_capabilities_of_thread()?;
         Uffd::create(false)
@@ -39,27 +40,27 @@ pub fn userfaultfd_of_program() -> io::Result<Uffd> {
     attempt.join().unwrap_or_else(|_| Err(io::Error::other("the attempt panicked")))
 }
 
-/// The features the kernel has, permitted or not.
+/// Returns the features that the kernel has, permitted or not.
 pub fn features_known() -> io::Result<u64> {
     Uffd::create(false).or_else(|_| Uffd::create(true))?.handshake(0)
 }
 
-/// Agrees with the kernel on `features` all together.
+/// Agrees with the kernel on all of `features` together.
 pub fn features_granted(features: u64) -> io::Result<()> {
     let _tracing = rights::tracing();
     Uffd::create(false).or_else(|_| Uffd::create(true))?.handshake(features).map(|_| ())
 }
 
-/// Moves a page from one place to another and looks at what arrived.
+/// Moves a page to another address and checks its content there.
 pub fn move_a_page(feature: u64) -> io::Result<()> {
     let uffd = Uffd::create(false).or_else(|_| Uffd::create(true))?;
     uffd.handshake(feature)?;
     let (mut from, to) = (AnonBuffer::new(PAGE)?, AnonBuffer::new(PAGE)?);
     from.fill(0x5A);
     uffd.register(to.as_ptr() as u64, PAGE as u64, Mode::Quiet)?;
-    // SAFETY: both buffers are ours alone and dropped below.
+    // SAFETY: this function owns both buffers and drops them below.
     unsafe { uffd.move_here(to.as_ptr() as u64, from.as_ptr() as u64, PAGE as u64) }?;
-    // Read through the kernel: the compiler knows nothing of the move.
+    // The page is read through the kernel, because the compiler does not know of the move.
     let mut seen = [[0; PAGE]];
     process::read_pages(std::process::id(), &[to.as_ptr() as u64], &mut seen)?;
     if seen[0].iter().all(|&byte| byte == 0x5A) {
@@ -69,7 +70,7 @@ pub fn move_a_page(feature: u64) -> io::Result<()> {
     }
 }
 
-/// Has the kernel itself touch a missing page and serves it.
+/// Makes the kernel itself fault on a missing page, and resolves the fault.
 pub fn serve_the_kernel() -> io::Result<()> {
     let uffd = Uffd::create(false)?;
     uffd.handshake(0)?;
@@ -80,7 +81,7 @@ pub fn serve_the_kernel() -> io::Result<()> {
         let mut pages = [[1; PAGE]];
         process::read_pages(std::process::id(), &[address], &mut pages).map(|_| pages[0])
     })?;
-    // The kernel raises a message, or ends the touch.
+    // The kernel sends a message, or ends the access with an error.
     let mut events = Vec::new();
     while events.is_empty() && !toucher.is_finished() {
         uffd.read(|event| events.push(event))?;
@@ -91,7 +92,7 @@ pub fn serve_the_kernel() -> io::Result<()> {
         uffd.copy(address, &[7; PAGE]).map_err(|(_, error)| io::Error::other(error))?;
         uffd.wake(address, PAGE as u64)?;
     } else {
-        // Lets the toucher go whatever it waits for.
+        // Wakes the accessing thread, whatever it waits for.
         uffd.unregister(address, PAGE as u64)?;
     }
     let seen = toucher.join().map_err(|_| io::Error::other("the touch panicked"))??;
@@ -102,7 +103,7 @@ pub fn serve_the_kernel() -> io::Result<()> {
     }
 }
 
-/// Makes a page deadly in scratch memory; nobody touches it.
+/// Poisons a page of scratch memory, which is never accessed.
 pub fn poison_a_page(feature: u64) -> io::Result<()> {
     let uffd = Uffd::create(false).or_else(|_| Uffd::create(true))?;
     uffd.handshake(feature)?;
@@ -111,7 +112,7 @@ pub fn poison_a_page(feature: u64) -> io::Result<()> {
     uffd.poison(buffer.as_ptr() as u64, PAGE as u64).map_err(io::Error::other)
 }
 
-/// Finds a page that was just touched through PAGEMAP_SCAN.
+/// Finds a freshly written page by `PAGEMAP_SCAN`.
 pub fn scan_pages() -> io::Result<()> {
     let mut buffer = AnonBuffer::new(2 * PAGE)?;
     buffer[0] = 1;
@@ -121,17 +122,17 @@ pub fn scan_pages() -> io::Result<()> {
     if found == PAGE as u64 { Ok(()) } else { Err(io::Error::other("it misses present pages")) }
 }
 
-/// Sets a ring up.
+/// Creates an io_uring.
 pub fn set_up_ring() -> io::Result<()> {
     io_uring::IoUring::new(4).map(|_| ())
 }
 
-/// Reads memory of a child.
+/// Reads memory of a child process.
 pub fn read_a_child() -> io::Result<()> {
     struct Killed(Child);
     impl Drop for Killed {
         fn drop(&mut self) {
-            // It may have ended by itself.
+            // The child may have ended by itself.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
@@ -146,7 +147,7 @@ pub fn read_a_child() -> io::Result<()> {
     }
 }
 
-/// A limit of this process: `(soft, hard)`, None for "no limit".
+/// Returns a limit of this process as `(soft, hard)`, None for "no limit".
 #[must_use]
 pub fn limit(which: rustix::process::Resource) -> (Option<u64>, Option<u64>) {
     let limit = rustix::process::getrlimit(which);
@@ -183,7 +184,7 @@ mod tests {
             poison_a_page(feature::POISON).expect("POISON is granted and works");
         }
         if Uffd::create(false).is_ok() {
-            // It gives up where nothing happens for two seconds.
+            // `eventually` gives up if nothing happens for two seconds.
             ebb_testing::eventually("faults of the kernel to be served", || {
                 serve_the_kernel().is_ok()
             });

@@ -1,4 +1,5 @@
-//! /proc: the areas of an address space, its resident sizes, the children of a process.
+//! Reads `/proc`: the areas of an address space, its resident sizes, the children, threads and
+//! states of processes.
 
 use crate::words::plain;
 use std::fs::File;
@@ -7,12 +8,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The bytes of a file of /proc.
+/// Returns the bytes of a file of `/proc`.
 fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read_all(File::open(path)?)
 }
 
-/// The rest of a file whose size is not known. `std::fs::read` asks the kernel three times as often.
+/// Returns the rest of a file whose size is unknown. `std::fs::read` would make three times as many
+/// system calls.
 pub(crate) fn read_all(mut file: File) -> io::Result<Vec<u8>> {
     let (mut bytes, mut len) = (vec![0; 4096], 0);
     loop {
@@ -30,34 +32,35 @@ pub(crate) fn read_all(mut file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The text of a file of /proc.
+/// Returns the text of a file of `/proc`.
 pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(read(path)?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// One line of /proc/PID/maps.
+/// Area of an address space: one line of `/proc/PID/maps`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Area {
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// The address behind its last.
+    /// Address behind the last one.
     pub end: u64,
-    /// `r` in its rights.
+    /// Whether the permissions include `r`.
     pub readable: bool,
-    /// `w` in its rights.
+    /// Whether the permissions include `w`.
     pub writable: bool,
-    /// `s` in its rights: what is written there is seen by all who map it.
+    /// Whether the permissions include `s`: all processes that map the area see writes to it.
     pub shared: bool,
-    /// Inode of the file behind it; 0 if none.
+    /// Inode of the mapped file; 0 if there is none.
     pub inode: u64,
-    /// Path or pseudo-path (`[heap]`), empty for unnamed anonymous memory.
+    /// Path or pseudo-path (`[heap]`); empty for unnamed anonymous memory.
     pub name: String,
 }
 
 impl Area {
-    /// Private anonymous memory: what can be paged. Whatever access is allowed now: parts whose access
-    /// becomes alike again must be able to become one area again.
+    /// Returns whether the area is private anonymous memory, which can be paged. The present
+    /// permissions do not matter, because the kernel must be able to merge parts whose permissions
+    /// become equal again.
     #[must_use]
     pub fn is_pageable(&self) -> bool {
         let anonymous = self.inode == 0
@@ -66,13 +69,13 @@ impl Area {
     }
 }
 
-/// The areas of process `pid`.
+/// Returns the areas of process `pid`.
 pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
     let text = read(format!("/proc/{pid}/maps"))?;
     Ok(parse_areas(&String::from_utf8_lossy(&text)))
 }
 
-/// The areas of a /proc/PID/maps.
+/// Returns the areas in the text of a `/proc/PID/maps`.
 pub(crate) fn parse_areas(text: &str) -> Vec<Area> {
     text.lines().filter_map(parse_area).collect()
 }
@@ -95,16 +98,17 @@ fn parse_area(line: &str) -> Option<Area> {
     })
 }
 
-/// Request for the area that holds an address, of Linux 6.11 and newer.
+/// Request number of the query for the area that holds an address (Linux 6.11 and newer).
 const PROCMAP_QUERY: u64 =
     (0b11 << 30) | ((size_of::<Query>() as u64) << 16) | ((b'f' as u64) << 8) | 17;
-/// Asks for the next area where none holds the address; told of an area that is readable, writable, shared.
+/// Flag of a query that returns the next area if none holds the address. Then the bits of a
+/// readable, a writable and a shared area.
 const COVERING_OR_NEXT: u64 = 0x10;
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 const SHARED: u64 = 8;
 
-/// Its argument.
+/// Argument of [`PROCMAP_QUERY`].
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -124,8 +128,8 @@ struct Query {
     build_id: u64,
 }
 
-/// The areas, of this /proc/PID/maps, that lie at least in part in one of these ranges. A kernel that cannot be asked for
-/// one area tells of all.
+/// Returns the areas in this `/proc/PID/maps` that overlap one of the ranges. On a kernel without
+/// the query, reads the whole list.
 pub(crate) fn areas_in(maps: File, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>> {
     let mut found: Vec<Area> = Vec::new();
     for &(start, end) in ranges {
@@ -153,7 +157,7 @@ pub(crate) fn areas_in(maps: File, ranges: &[(u64, u64)]) -> io::Result<Vec<Area
     Ok(found)
 }
 
-/// The area that holds an address, or the next.
+/// Returns the area that holds an address, or the next one.
 fn area_from(maps: &File, address: u64) -> io::Result<Option<Area>> {
     let mut name = [0u8; libc::PATH_MAX as usize];
     let mut query = Query {
@@ -164,13 +168,14 @@ fn area_from(maps: &File, address: u64) -> io::Result<Option<Area>> {
         name: name.as_mut_ptr() as u64,
         ..Query::default()
     };
-    // SAFETY: the argument has the size that it says, and names a buffer that lives through the call.
+    // SAFETY: the argument has the size that it states, and names a buffer that lives through the
+    // call.
     let got = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if got != 0 {
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
     }
-    // With the zero byte at its end.
+    // `name_len` counts the null byte at the end.
     let name = &name[..(query.name_len as usize).saturating_sub(1)];
     let has = |right: u64| query.rights & right != 0;
     Ok(Some(Area {
@@ -184,22 +189,23 @@ fn area_from(maps: &File, address: u64) -> io::Result<Option<Area>> {
     }))
 }
 
-/// What a process passes on when it forks.
+/// Ranges of a process with special treatment at a fork.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Passing {
-    /// Ranges that a child sees empty (`MADV_WIPEONFORK`) or not at all (`MADV_DONTFORK`).
+    /// Ranges that a child gets empty (`MADV_WIPEONFORK`) or not at all (`MADV_DONTFORK`).
     pub withheld: Vec<(u64, u64)>,
-    /// Ranges that are registered with a userfaultfd for pages that are missing.
+    /// Ranges that are registered with a userfaultfd for missing pages.
     pub registered: Vec<(u64, u64)>,
 }
 
-/// What process `pid` passes on. Walks the page tables.
+/// Returns the ranges of process `pid` with special treatment at a fork. The kernel walks the page
+/// tables for this.
 pub fn passing(pid: u32) -> io::Result<Passing> {
     let text = read(format!("/proc/{pid}/smaps"))?;
     Ok(parse_passing(&String::from_utf8_lossy(&text)))
 }
 
-/// The same of a /proc/PID/smaps.
+/// Returns the ranges with special treatment at a fork, from the text of a `/proc/PID/smaps`.
 pub(crate) fn parse_passing(text: &str) -> Passing {
     let mut found = Passing::default();
     let mut current = (0, 0);
@@ -220,7 +226,7 @@ pub(crate) fn parse_passing(text: &str) -> Passing {
     found
 }
 
-/// An open /proc/PID/statm, read again and again.
+/// Open `/proc/PID/statm`, for repeated reads.
 #[derive(Debug)]
 pub struct Statm {
     file: File,
@@ -233,17 +239,17 @@ impl From<File> for Statm {
 }
 
 impl Statm {
-    /// Opens it for process `pid`.
+    /// Opens the file for process `pid`.
     pub fn open(pid: u32) -> io::Result<Self> {
         Ok(Self { file: File::open(format!("/proc/{pid}/statm"))? })
     }
 
-    /// Resident pages of anonymous memory; 0 once the address space is gone.
+    /// Returns the number of resident pages of anonymous memory; 0 once the address space is gone.
     pub fn anonymous_pages(&self) -> io::Result<u64> {
         self.sizes().map(|(anonymous, _)| anonymous)
     }
 
-    /// The same, and resident pages of files and of shared memory.
+    /// Returns the numbers of resident pages of anonymous memory, and of files and shared memory.
     pub fn sizes(&self) -> io::Result<(u64, u64)> {
         let mut buffer = [0u8; 128];
         let got = self.file.read_at(&mut buffer, 0)?;
@@ -256,7 +262,7 @@ impl Statm {
     }
 }
 
-/// The direct children of a process, over all its threads.
+/// Returns the direct children of a process, over all its threads.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
@@ -268,7 +274,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The name of a process as it may be shown, or `?`.
+/// Returns the printable name of a process, or `?`.
 #[must_use]
 pub fn name(pid: u32) -> String {
     let name = read(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -278,45 +284,47 @@ pub fn name(pid: u32) -> String {
     }
 }
 
-/// The parent of a process.
+/// Returns the parent of a process.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
     let text = read_text(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// When a process started, in ticks since the machine did.
+/// Returns the start time of a process, in clock ticks since the machine was started.
 #[must_use]
 pub fn started(pid: u32) -> Option<u64> {
     let text = read_text(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// State letter of a process (`R`, `S`, `T`, `Z`, ...), if it exists.
+/// Returns the state letter of a process (`R`, `S`, `T`, `Z`, ...), if the process exists.
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {
     let text = read_text(format!("/proc/{pid}/stat")).ok()?;
     parse_state(&text)
 }
 
-/// The state letter of a /proc/PID/stat.
+/// Returns the state letter in the text of a `/proc/PID/stat`.
 pub(crate) fn parse_state(text: &str) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
-/// The exit code in a /proc/PID/stat: its last field is the status as wait(2) reports it.
+/// Returns the exit code in the text of a `/proc/PID/stat`, whose last field is the status as
+/// wait(2) reports it.
 pub(crate) fn parse_exit_code(text: &str) -> Option<u8> {
     let status: u32 = text.split_ascii_whitespace().next_back()?.parse().ok()?;
     Some((status >> 8) as u8)
 }
 
-/// The number that a process or thread has in its own process namespace, from its /proc/PID/status.
+/// Returns the number of a process or thread in its own pid namespace, from the text of its
+/// `/proc/PID/status`.
 pub(crate) fn own_number(status: &str) -> Option<u32> {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
-/// A thread's state, and where in the kernel it waits, as far as that may be known.
+/// Returns a thread's state and the kernel function in which it waits, if the kernel shows that.
 #[must_use]
 pub fn waits_for(thread: u32) -> String {
     let place = read_text(format!("/proc/{thread}/wchan")).unwrap_or_default();
@@ -324,8 +332,8 @@ pub fn waits_for(thread: u32) -> String {
     format!("{} in {place}", state(thread).unwrap_or('?'))
 }
 
-/// Whether process `pid` has other filters of system calls (seccomp) than this one: a call that it does not expect may be the end
-/// of it. True where that cannot be known.
+/// Returns whether process `pid` has other seccomp filters than this process. An unexpected system
+/// call may end such a process. Returns true if that cannot be known.
 #[must_use]
 pub fn has_other_filters(pid: u32) -> bool {
     let of = |process: &str| {
@@ -334,13 +342,13 @@ pub fn has_other_filters(pid: u32) -> bool {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.trim().parse::<u32>().ok()
         };
-        // Since Linux 5.9; a kernel without filters has neither.
+        // Linux shows these fields since 5.9. A kernel without seccomp filters has neither.
         Some((field("Seccomp:").unwrap_or(0), field("Seccomp_filters:").unwrap_or(0)))
     };
     of(&pid.to_string()).is_none_or(|its| Some(its) != of("self"))
 }
 
-/// Bytes of memory that could be had without swapping, as the kernel estimates.
+/// Returns the kernel's estimate of the memory that is available without swapping, in bytes.
 #[must_use]
 pub fn memory_available() -> Option<u64> {
     let text = read_text("/proc/meminfo").ok()?;
@@ -348,7 +356,7 @@ pub fn memory_available() -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// The process by which process `pid` is traced, if it is.
+/// Returns the tracer of process `pid`, if it is traced.
 #[must_use]
 pub fn tracer(pid: u32) -> Option<u32> {
     parse_tracer(&read_text(format!("/proc/{pid}/status")).ok()?)
@@ -359,7 +367,8 @@ fn parse_tracer(status: &str) -> Option<u32> {
     tracer.trim().parse().ok().filter(|&tracer| tracer != 0)
 }
 
-/// Whether a /proc/PID/status is that of one that was stopped, by a signal or by a tracer that is not one's own.
+/// Returns whether a `/proc/PID/status` shows a process stopped by a signal or by a tracer that
+/// `is_own` does not accept.
 pub(crate) fn parse_stopped(status: &str, is_own: impl Fn(u32) -> bool) -> bool {
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     match state.and_then(|state| state.trim().chars().next()) {
@@ -369,7 +378,7 @@ pub(crate) fn parse_stopped(status: &str, is_own: impl Fn(u32) -> bool) -> bool 
     }
 }
 
-/// Whether signals wait for a thread that it does not block, or that cannot be known.
+/// Returns whether unblocked signals are pending for a thread, or whether that cannot be known.
 #[must_use]
 pub fn has_signals(thread: u32) -> bool {
     let Ok(status) = read_text(format!("/proc/{thread}/status")) else { return true };
@@ -382,7 +391,8 @@ pub fn has_signals(thread: u32) -> bool {
     sets.is_none_or(|((own, shared), blocked)| (own | shared) & !blocked != 0)
 }
 
-/// Whether a process has but one number where `/proc` was mounted: it is of that process namespace and none within.
+/// Returns whether a process has only one number, and thus is in the pid namespace of the mounted
+/// `/proc` and in no inner one.
 #[must_use]
 pub fn is_of_this_namespace(pid: u32) -> bool {
     let status = read_text(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -390,13 +400,14 @@ pub fn is_of_this_namespace(pid: u32) -> bool {
     numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
 }
 
-/// All processes.
+/// Returns all processes.
 fn all() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// All processes that act as this user and no other: root may look at everybody's.
+/// Returns all processes that act as this user and as no other, because root may see every user's
+/// processes.
 fn own() -> impl Iterator<Item = u32> {
     let user = rustix::process::geteuid().as_raw();
     all().filter(move |&pid| {
@@ -408,7 +419,7 @@ fn own() -> impl Iterator<Item = u32> {
     })
 }
 
-/// The processes of this user that map a file of this folder. Takes long.
+/// Returns the processes of this user that map a file of this directory. Takes long.
 #[must_use]
 pub fn mapping_of(folder: &std::path::Path) -> Vec<u32> {
     let maps = |pid: &u32| {
@@ -418,7 +429,8 @@ pub fn mapping_of(folder: &std::path::Path) -> Vec<u32> {
     own().filter(maps).collect()
 }
 
-/// The processes of this user that were started with the variable `name` so set. Takes long.
+/// Returns the processes of this user that were started with the environment variable `name` set to
+/// `value`. Takes long.
 #[must_use]
 pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
     let wanted = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
@@ -429,12 +441,13 @@ pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
     own().filter(has).collect()
 }
 
-/// What process `pid` ended with, as wait(2) reports it, if nobody has waited for it yet and this user may know.
+/// Returns the status of the ended process `pid`, as wait(2) reports it. Returns None if its parent
+/// has already waited for it, or if this user may not see the status.
 #[must_use]
 pub fn status_of_ended(pid: u32) -> Option<i32> {
     use std::os::unix::fs::MetadataExt;
     let user = rustix::process::geteuid();
-    // Who may not know is shown zero.
+    // To a user without permission the kernel shows zero.
     let own = |of: std::fs::Metadata| user.is_root() || of.uid() == user.as_raw();
     std::fs::metadata(format!("/proc/{pid}")).ok().filter(|of| own(of.clone()))?;
     let text = read_text(format!("/proc/{pid}/stat")).ok()?;
@@ -442,7 +455,7 @@ pub fn status_of_ended(pid: u32) -> Option<i32> {
     (parse_state(&text) == Some('Z')).then(status)?
 }
 
-/// The threads of process `pid` with their states.
+/// Returns the threads of process `pid` with their states.
 #[must_use]
 pub fn threads(pid: u32) -> Vec<(u32, char)> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -452,7 +465,8 @@ pub fn threads(pid: u32) -> Vec<(u32, char)> {
         .collect()
 }
 
-/// The exit code of a process whose first thread has ended, and of whose others at most one is left.
+/// Returns the exit code of a process whose first thread has ended and which has at most one other
+/// thread.
 #[must_use]
 pub fn deserted(pid: u32) -> Option<u8> {
     if state(pid) != Some('Z') {
@@ -463,13 +477,14 @@ pub fn deserted(pid: u32) -> Option<u8> {
     if tasks > 2 { None } else { parse_exit_code(&text) }
 }
 
-/// Pages of anonymous memory of process `pid`, each counted by its share among those who map it. Walks
-/// the page tables.
+/// Returns the number of pages of anonymous memory of process `pid`, each counted in proportion to
+/// the processes that map it. The kernel walks the page tables for this.
 pub fn proportional_anonymous_pages(pid: u32) -> io::Result<u64> {
     rolled_up_pages(pid, "Pss_Anon:")
 }
 
-/// Pages that process `pid` has written to and nobody else maps. Walks the page tables.
+/// Returns the number of pages that process `pid` has written and that no other process maps. The
+/// kernel walks the page tables for this.
 pub fn private_dirty_pages(pid: u32) -> io::Result<u64> {
     rolled_up_pages(pid, "Private_Dirty:")
 }
@@ -477,20 +492,22 @@ pub fn private_dirty_pages(pid: u32) -> io::Result<u64> {
 /// Shared memory of one process, in pages.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct SharedPages {
-    /// Each page by the process's share among those who map it.
+    /// Number of pages, each counted in proportion to the processes that map it.
     pub proportional: u64,
-    /// At least so many nobody else maps.
+    /// Lower bound of the number of pages that no other process maps.
     pub alone: u64,
 }
 
-/// What process `pid` has of it, `mapped` pages in all. Walks the page tables.
+/// Returns the shared memory of process `pid`, which maps `mapped` pages of it. The kernel walks
+/// the page tables for this.
 pub fn shared_pages(pid: u32, mapped: u64) -> io::Result<SharedPages> {
     shared_pages_of(&read_text(format!("/proc/{pid}/smaps_rollup"))?, mapped)
 }
 
 fn shared_pages_of(text: &str, mapped: u64) -> io::Result<SharedPages> {
     let field = |name| rolled_up(text, name);
-    // The kernel says what is the process's alone of all its memory. The rest of that may be all of it.
+    // The kernel shows private pages for all memory together. The memory that is not shared may be
+    // private entirely.
     let others = field("Rss:")?.saturating_sub(mapped);
     let alone = field("Private_Clean:")? + field("Private_Dirty:")?;
     Ok(SharedPages {
@@ -499,20 +516,21 @@ fn shared_pages_of(text: &str, mapped: u64) -> io::Result<SharedPages> {
     })
 }
 
-/// Resident pages of shared memory that process `pid` maps, each as often as it maps it.
+/// Returns the number of resident pages of shared memory that process `pid` maps, each counted once
+/// for each mapping.
 #[must_use]
 pub fn shared_memory_pages(pid: u32) -> Option<u64> {
     let text = read_text(format!("/proc/{pid}/status")).ok()?;
-    // Threads of the kernel and ended processes have none.
+    // Kernel threads and ended processes have no such field.
     rolled_up(&text, "RssShmem:").ok()
 }
 
-/// A field of the sum over all areas, in pages.
+/// Returns a field of the sum over all areas, in pages.
 fn rolled_up_pages(pid: u32, field: &str) -> io::Result<u64> {
     rolled_up(&read_text(format!("/proc/{pid}/smaps_rollup"))?, field)
 }
 
-/// A field of a /proc/PID/smaps_rollup, or another file of that form, in pages.
+/// Returns a field of a `/proc/PID/smaps_rollup` or a file of the same form, in pages.
 pub(crate) fn rolled_up(text: &str, field: &str) -> io::Result<u64> {
     let kib = text.lines().find_map(|line| {
         let value = line.strip_prefix(field)?.trim().strip_suffix("kB")?;
@@ -521,7 +539,7 @@ pub(crate) fn rolled_up(text: &str, field: &str) -> io::Result<u64> {
     kib.map(|kib| kib / 4).ok_or_else(|| io::Error::other(format!("smaps_rollup without {field}")))
 }
 
-/// Value in kB of a field of /proc/meminfo.
+/// Returns a field of `/proc/meminfo`, in kB.
 #[must_use]
 pub fn meminfo_kb(field: &str) -> Option<u64> {
     let text = read_text("/proc/meminfo").ok()?;
@@ -539,7 +557,7 @@ mod tests {
     fn what_is_alone_in_shared_memory_is_what_no_other_memory_can_be() {
         let text =
             "Rss: 4000 kB\nPss_Shmem: 3200 kB\nPrivate_Clean: 400 kB\nPrivate_Dirty: 2000 kB\n";
-        // 100 pages are something else, all of them perhaps its own.
+        // 100 pages are other memory, and all of them may be private.
         let pages = SharedPages { proportional: 800, alone: 500 };
         assert_eq!(shared_pages_of(text, 900).unwrap(), pages);
         assert_eq!(shared_pages_of(text, 100).unwrap().alone, 0);
@@ -572,7 +590,7 @@ mod tests {
         assert!(read.len() >= 2);
         assert_eq!(areas_in(maps(), &ranges).unwrap(), read);
         assert_eq!(areas_in(maps(), &[(0, 4096), (u64::MAX - 4096, u64::MAX)]).unwrap(), []);
-        // As with a kernel that cannot be asked.
+        // A plain file stands for a kernel without the query.
         let copy = tempfile::NamedTempFile::new().unwrap();
         std::fs::copy("/proc/self/maps", copy.path()).unwrap();
         assert_eq!(areas_in(copy.reopen().unwrap(), &ranges).unwrap(), read);
@@ -597,7 +615,8 @@ mod tests {
         assert!(own <= its && started(child.id()).is_none(), "{own} {its}");
     }
 
-    /// Of another process that waits: in this one other tests map memory and fork meanwhile.
+    /// Measures another, waiting process, because in this one other tests map memory and fork
+    /// meanwhile.
     #[test]
     fn a_process_that_waits_has_little_to_itself_and_no_more_than_the_whole() {
         let mut command = Command::new("sh");

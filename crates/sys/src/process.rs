@@ -1,4 +1,5 @@
-//! Processes: reading another one's memory, watching for its end, what a child inherits.
+//! Processes: reading another one's memory, watching for its end, and the attributes that a child
+//! inherits.
 
 use crate::{inherited, proc};
 use std::io;
@@ -6,11 +7,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Most ranges one call of [`read_pages`] takes.
+/// Largest number of ranges in one call of [`read_pages`].
 pub const READ_PAGES_MAX: usize = 64;
 
 /// Reads the pages at `addresses` of process `pid` into `pages`, whole pages only. Returns how many
-/// were read, from the front.
+/// pages were read, from the first on.
 pub fn read_pages(pid: u32, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
     assert!(addresses.len() <= READ_PAGES_MAX && pages.len() >= addresses.len());
     let mut remote =
@@ -20,8 +21,8 @@ pub fn read_pages(pid: u32, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::
     }
     let local =
         libc::iovec { iov_base: pages.as_mut_ptr().cast(), iov_len: addresses.len() * 4096 };
-    // SAFETY: `local` names memory we hold exclusively, at least as long as said; the remote ranges
-    // are checked by the kernel.
+    // SAFETY: `local` names memory that this function borrows exclusively, of at least the given
+    // length; the kernel checks the remote ranges.
     let got = unsafe {
         libc::process_vm_readv(
             pid as libc::pid_t,
@@ -35,14 +36,14 @@ pub fn read_pages(pid: u32, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize / 4096) }
 }
 
-/// Whether two processes live in one address space, as after `vfork`. False where the kernel has no
-/// `kcmp` or does not let us ask.
+/// Returns whether two processes share one address space, as after `vfork`. Returns false if the
+/// kernel has no `kcmp` or does not permit it.
 #[must_use]
 pub fn shares_memory(one: u32, other: u32) -> bool {
     compare_memory(one, other) == 0
 }
 
-/// Whether it is certain that they do not.
+/// Returns whether two processes certainly have different address spaces.
 #[must_use]
 pub fn has_memory_apart(one: u32, other: u32) -> bool {
     compare_memory(one, other) > 0
@@ -50,11 +51,12 @@ pub fn has_memory_apart(one: u32, other: u32) -> bool {
 
 fn compare_memory(one: u32, other: u32) -> libc::c_long {
     const KCMP_VM: libc::c_int = 1;
-    // SAFETY: takes five integers and compares.
+    // SAFETY: the arguments are five integers; the call only compares.
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) }
 }
 
-/// A process that can be waited for and signalled without the danger of a reused number.
+/// Descriptor of a process, which can be waited for and signalled without the danger of a reused
+/// number.
 #[derive(Debug)]
 pub struct Pidfd {
     fd: OwnedFd,
@@ -63,7 +65,7 @@ pub struct Pidfd {
 impl Pidfd {
     /// Opens process `pid`.
     pub fn open(pid: u32) -> io::Result<Self> {
-        // SAFETY: takes two integers, returns a new descriptor or an error.
+        // SAFETY: takes two integers; returns a new descriptor or an error.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
@@ -72,10 +74,11 @@ impl Pidfd {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
     }
 
-    /// Opens thread `thread`: ended as soon as that thread is, though others of its process may linger.
+    /// Opens thread `thread`. Its end shows as soon as that thread ends, even if other threads of
+    /// the process live on.
     pub fn open_thread(thread: u32) -> io::Result<Self> {
         // PIDFD_THREAD, since Linux 6.9.
-        // SAFETY: as above.
+        // SAFETY: takes two integers; returns a new descriptor or an error.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, libc::O_EXCL) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
@@ -84,7 +87,7 @@ impl Pidfd {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
     }
 
-    /// Sends `signal`.
+    /// Sends `signal` to the process.
     pub fn send(&self, signal: i32) -> io::Result<()> {
         // SAFETY: a null siginfo means "as kill would".
         let result = unsafe {
@@ -99,9 +102,10 @@ impl Pidfd {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// A copy of its descriptor `fd`. Of a thread's pidfd: by that thread's own table.
+    /// Returns a copy of the process's descriptor `fd`. A thread's pidfd uses that thread's own
+    /// descriptor table.
     pub fn descriptor(&self, fd: u32) -> io::Result<OwnedFd> {
-        // SAFETY: takes three integers, returns a new descriptor or an error.
+        // SAFETY: takes three integers; returns a new descriptor or an error.
         let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.fd.as_raw_fd(), fd, 0) };
         if copy < 0 {
             return Err(io::Error::last_os_error());
@@ -110,8 +114,8 @@ impl Pidfd {
         Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
     }
 
-    /// The status of a process that has ended and was waited for, as wait(2) reports it; None before that. An error
-    /// before Linux 6.15.
+    /// Returns the status of a process that has ended and whose parent has waited for it, as
+    /// wait(2) reports it. Returns None before that, and an error before Linux 6.15.
     pub fn exit_status(&self) -> io::Result<Option<i32>> {
         /// `struct pidfd_info`, in its first version.
         #[repr(C)]
@@ -126,7 +130,7 @@ impl Pidfd {
         const GET_INFO: libc::Ioctl = 0xC040_FF0Bu32 as libc::Ioctl;
         const _: () = assert!(size_of::<Info>() == 0x40);
         let mut info = Info { mask: EXIT, control_group: 0, numbers: [0; 11], exit_code: 0 };
-        // SAFETY: the structure outlives the call and has the size that the request says.
+        // SAFETY: the structure outlives the call and has the size that the request encodes.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), GET_INFO, &raw mut info) };
         if result < 0 {
             return Err(io::Error::last_os_error());
@@ -134,7 +138,7 @@ impl Pidfd {
         Ok((info.mask & EXIT != 0).then_some(info.exit_code))
     }
 
-    /// Whether the process has ended.
+    /// Returns whether the process has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -149,7 +153,8 @@ impl AsFd for Pidfd {
     }
 }
 
-/// Where the list of the robust mutexes that a thread holds begins, as it has told the kernel; None if it has not.
+/// Returns the head of the list of robust mutexes that a thread has registered with the kernel;
+/// None if it has registered none.
 pub fn robust_list(thread: u32) -> io::Result<Option<u64>> {
     let (mut head, mut len) = (0u64, 0usize);
     // SAFETY: both outlive the call.
@@ -158,14 +163,14 @@ pub fn robust_list(thread: u32) -> io::Result<Option<u64>> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok((head != 0).then_some(head)) }
 }
 
-/// The thread group that thread `thread` belongs to.
+/// Returns the thread group that thread `thread` belongs to.
 #[must_use]
 pub fn group_of(thread: u32) -> Option<u32> {
     let text = proc::read_text(format!("/proc/{thread}/status")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// As [`attend`], and keeps huge pages away from the program and all it starts.
+/// Prepares `command` as [`attend`] does, and disables huge pages for the program and its children.
 pub fn confine(command: &mut Command) {
     attend(command);
     // SAFETY: the hook only calls the kernel.
@@ -177,8 +182,8 @@ pub fn confine(command: &mut Command) {
     }
 }
 
-/// Makes the program to be started by `command` die when this thread does, and gives it signals and streams as
-/// this process got them.
+/// Has the program started by `command` killed when this thread ends. Gives the program the signal
+/// dispositions and standard streams that this process inherited.
 pub fn attend(command: &mut Command) {
     // SAFETY: the hook only calls the kernel.
     unsafe {
@@ -190,7 +195,8 @@ pub fn attend(command: &mut Command) {
     }
 }
 
-/// Gives the program that takes the place of this process by `command` signals and streams as this process got them.
+/// Gives the program that replaces this process by `command` the signal dispositions and standard
+/// streams that this process inherited.
 pub fn hand_over(command: &mut Command) {
     // SAFETY: the hook only calls the kernel.
     unsafe {
@@ -201,22 +207,24 @@ pub fn hand_over(command: &mut Command) {
     }
 }
 
-/// Makes a process that is no child of this one, in a session of its own: false here, true there. To be called
-/// while there is one thread.
+/// Makes a process that is no child of this one and has its own session. Returns false here and
+/// true there. To be called while there is only one thread.
 ///
-/// Its parent is whoever adopts orphans. This process does not, from before until it has been adopted, even if it was made
-/// one that does. Nothing is left to be waited for, and no signal to be taken.
+/// The nearest subreaper or init adopts the new process. This process does not adopt it, even if it
+/// is a subreaper, because it gives up that role until the adoption. No child is left to be waited
+/// for, and no SIGCHLD stays pending.
 pub fn fork_apart() -> io::Result<bool> {
     let mut adopts: libc::c_int = 0;
-    // SAFETY: integers, and one that outlives its call.
+    // SAFETY: the arguments are integers, and an integer that outlives the call.
     unsafe {
         libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut adopts);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
     }
-    // SAFETY: there is one thread, so the child may do whatever this process may.
+    // SAFETY: there is only one thread, so the child may do all that this process may.
     let between = unsafe { libc::fork() };
     if between == 0 {
-        // SAFETY: as above; whoever is between ends without the language's leave.
+        // SAFETY: there is only one thread. The process in between ends without running Rust's exit
+        // code.
         unsafe {
             libc::setsid();
             match libc::fork() {
@@ -227,7 +235,7 @@ pub fn fork_apart() -> io::Result<bool> {
     }
     let error = io::Error::last_os_error();
     let mut status = 0;
-    // SAFETY: the status outlives the call; a child of this process that nobody else waits for.
+    // SAFETY: the status outlives the call; no other thread waits for this child.
     unsafe {
         while between > 0 && libc::waitpid(between, &raw mut status, 0) < 0 {
             if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
@@ -235,7 +243,7 @@ pub fn fork_apart() -> io::Result<bool> {
             }
         }
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, adopts, 0, 0, 0);
-        // Where it is blocked it would wait for the program.
+        // If SIGCHLD is blocked, it would stay pending for the program.
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGCHLD);
@@ -259,7 +267,8 @@ pub fn die_with_parent(signal: i32) {
     }
 }
 
-/// The processor time of all children that have ended and were waited for, and theirs.
+/// Returns the CPU time of all children that have ended and were waited for, and of their own such
+/// children.
 #[must_use]
 pub fn children_cpu() -> std::time::Duration {
     // SAFETY: a plain structure, for which all zeros is valid.
@@ -272,7 +281,8 @@ pub fn children_cpu() -> std::time::Duration {
     of(usage.ru_utime) + of(usage.ru_stime)
 }
 
-/// Orphans below this process become its children, so that the whole tree can be waited for.
+/// Makes this process a subreaper: it adopts orphans below it, so that it can wait for the whole
+/// tree.
 pub fn adopt_orphans() {
     // SAFETY: an integer operation on this process.
     unsafe {
@@ -280,7 +290,7 @@ pub fn adopt_orphans() {
     }
 }
 
-/// Puts this process into a process group of its own, out of reach of the terminal's signals.
+/// Puts this process into its own process group, which the terminal's signals do not reach.
 pub fn leave_process_group() {
     // SAFETY: an integer operation on this process.
     unsafe {
@@ -288,7 +298,8 @@ pub fn leave_process_group() {
     }
 }
 
-/// A capability set of this process, by its name in /proc/PID/status (`CapEff`, `CapBnd`, ...).
+/// Returns a capability set of this process, by its name in `/proc/PID/status` (`CapEff`, `CapBnd`,
+/// ...).
 #[must_use]
 pub fn capabilities(set: &str) -> u64 {
     std::fs::read_to_string("/proc/self/status")
@@ -315,5 +326,5 @@ pub fn drop_capabilities_of_thread() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Number of CAP_SYS_PTRACE.
+/// Number of the capability `CAP_SYS_PTRACE`.
 pub const CAP_SYS_PTRACE: u64 = 19;

@@ -1,52 +1,55 @@
-//! What this process may do that its user may not: CAP_SYS_PTRACE, from the capabilities of its file.
+//! Manages the right that this process has beyond its user's rights: `CAP_SYS_PTRACE`, from the
+//! capabilities of its file.
 //!
-//! * RIGHTS-1: the right lies unused (not effective) from [`lay_down`] on; it is taken up by one thread at a time, for
-//!   the calls that need it, after it was seen whom they concern ([`crate::handle::Credentials::are_of`]).
-//! * RIGHTS-2: root is root: nothing is laid down, and nothing need be taken up.
+//! * RIGHTS-1: from [`lay_down`] on the capability is permitted but not effective. One thread at a
+//!   time makes it effective, for the calls that need it. Before that the thread checks whose
+//!   process the calls concern ([`crate::handle::Credentials::are_of`]).
+//! * RIGHTS-2: for root nothing changes: no capability is laid down, and none need be taken up.
 
 use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::io;
 
-/// The user that really started this process.
+/// Returns the real user of this process.
 #[must_use]
 pub fn user() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-/// The group that this process really is of.
+/// Returns the real group of this process.
 #[must_use]
 pub fn group() -> u32 {
     rustix::process::getgid().as_raw()
 }
 
-/// Capabilities that the user has, whatever the file of this program gives: those handed down to any program.
+/// Returns the ambient capabilities: the user passes them to any program, whatever the program's
+/// file grants.
 #[must_use]
 pub fn of_user() -> u64 {
     crate::process::capabilities("CapAmb")
 }
 
-/// Nothing more than its user may do can be done from now on, by this thread and those it starts, but for what is
-/// [taken up](tracing).
+/// Limits this thread, and threads that it starts, to the user's own rights. Only [`tracing`] takes
+/// the capability up again.
 pub fn lay_down() -> io::Result<()> {
     if user() == 0 {
         return Ok(());
     }
     let held = capabilities(None)?;
-    // What is handed down is the program's, too, as it would be without Ebb.
+    // Ambient capabilities stay for the program, as without Ebb.
     let handed_down = CapabilitySet::from_bits_retain(of_user());
     let permitted = held.permitted & (CapabilitySet::SYS_PTRACE | handed_down);
     let effective = CapabilitySet::empty();
     Ok(set_capabilities(None, CapabilitySets { effective, permitted, ..held })?)
 }
 
-/// CAP_SYS_PTRACE in use by this thread, as long as this lives.
+/// `CAP_SYS_PTRACE` made effective for this thread, as long as this value lives.
 #[derive(Debug)]
 pub struct Tracing {
     before: Option<CapabilitySets>,
 }
 
-/// Takes the right up, if there is one.
+/// Makes the capability effective, if the process has it.
 #[must_use]
 pub fn tracing() -> Tracing {
     let right = CapabilitySet::SYS_PTRACE;
@@ -62,19 +65,20 @@ pub fn tracing() -> Tracing {
 impl Drop for Tracing {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // Less is always granted.
+            // The kernel always grants a reduction.
             let _ = set_capabilities(None, before);
         }
     }
 }
 
-/// Does something with this process's own files in /proc, which are root's while it has more rights than its user.
-/// Nobody else gets at them meanwhile who could not before: to trace a process takes every right that it has.
+/// Calls `action`, which may use this process's own files in `/proc`. These belong to root while
+/// the process has more rights than its user. Other processes gain no access meanwhile, because
+/// tracing a process requires every right that it has.
 pub fn with_own_files<T>(action: impl FnOnce() -> T) -> T {
     let hidden =
         matches!(dumpable_behavior(), Ok(behavior) if behavior != DumpableBehavior::Dumpable);
     if hidden {
-        // Where that fails the files stay root's, and the action says so.
+        // If this fails, the files stay root's, and the action reports that.
         let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     }
     let result = action();
@@ -88,7 +92,7 @@ pub fn with_own_files<T>(action: impl FnOnce() -> T) -> T {
 mod tests {
     use super::*;
 
-    /// As root in the tests: what is taken up is put down again, and nothing else changes.
+    /// Runs as root: shows that the capability is dropped again and that nothing else changes.
     #[test]
     fn a_right_taken_up_is_put_down_again() {
         std::thread::spawn(|| {

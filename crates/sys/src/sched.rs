@@ -1,28 +1,28 @@
-//! Where and when threads run: CPUs they may use, classes they are scheduled in.
+//! Scheduling of threads: affinity, scheduling classes, run times.
 
 use std::fs::File;
 use std::io::{self, Read};
 
-/// A set of CPUs.
+/// Set of CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuSet {
     set: libc::cpu_set_t,
 }
 
 impl CpuSet {
-    /// The CPUs the calling thread may use.
+    /// Returns the CPUs that the calling thread may use.
     pub fn of_this_thread() -> io::Result<Self> {
         // SAFETY: a plain bit set, for which all zeros is the empty set.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set outlives the call and is as large as said; 0 is this thread.
+        // SAFETY: the set outlives the call and has the given size; 0 is this thread.
         let got = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { set }) }
     }
 
-    /// Only `cpu`.
+    /// Returns the set of only `cpu`.
     #[must_use]
     pub fn only(cpu: u32) -> Self {
-        // SAFETY: as above; CPU_SET checks its index.
+        // SAFETY: a plain bit set, for which all zeros is the empty set; CPU_SET checks its index.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(cpu as usize, &mut set);
@@ -30,7 +30,7 @@ impl CpuSet {
         }
     }
 
-    /// All of these but `cpu`; all of these if that leaves none.
+    /// Returns the set without `cpu`, or the whole set if nothing else is in it.
     #[must_use]
     pub fn without(&self, cpu: u32) -> Self {
         let mut rest = *self;
@@ -39,28 +39,28 @@ impl CpuSet {
         if rest.count() == 0 { *self } else { rest }
     }
 
-    /// Whether `cpu` is one of these.
+    /// Returns whether `cpu` is in the set.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         // SAFETY: CPU_ISSET checks its index.
         unsafe { libc::CPU_ISSET(cpu as usize, &self.set) }
     }
 
-    /// Their numbers, rising.
+    /// Returns the numbers of the CPUs, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..libc::CPU_SETSIZE as u32).filter(|&cpu| self.contains(cpu))
     }
 
-    /// How many.
+    /// Returns the number of CPUs.
     #[must_use]
     pub fn count(&self) -> u32 {
         // SAFETY: reads a plain bit set.
         unsafe { libc::CPU_COUNT(&self.set) as u32 }
     }
 
-    /// Lets thread `thread` (0: this one) run on these only.
+    /// Restricts thread `thread` (0: this one) to these CPUs.
     pub fn confine(&self, thread: u32) -> io::Result<()> {
-        // SAFETY: the set outlives the call and is as large as said.
+        // SAFETY: the set outlives the call and has the given size.
         let result = unsafe {
             libc::sched_setaffinity(
                 thread as libc::pid_t,
@@ -72,15 +72,15 @@ impl CpuSet {
     }
 }
 
-/// The number of the calling thread.
+/// Returns the thread id of the calling thread.
 #[must_use]
 pub fn this_thread() -> u32 {
-    // SAFETY: takes nothing.
+    // SAFETY: gettid takes no argument.
     unsafe { libc::gettid() as u32 }
 }
 
-/// Lets thread `thread` (0: this one) run only while its CPU has nothing else to do; to the
-/// scheduler, a CPU that runs only such threads is idle.
+/// Puts thread `thread` (0: this one) into the class `SCHED_IDLE`: it runs only while its CPU has
+/// nothing else to do. To the scheduler a CPU that runs only such threads is idle.
 pub fn run_when_idle(thread: u32) -> io::Result<()> {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: the structure outlives the call.
@@ -89,9 +89,10 @@ pub fn run_when_idle(thread: u32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Keeps the priority that this thread's reads and writes have now, whatever class it runs in later. Otherwise those of a thread
-/// of the idle class are of the idle class, too, and wait until nobody else writes (ioprio_set(2): "derived from the CPU nice
-/// value", and for `SCHED_IDLE` it is the idle class).
+/// Keeps the present I/O priority of this thread, whatever class it runs in later. Otherwise the
+/// I/O of a `SCHED_IDLE` thread is of the idle class, too, and waits for the I/O of all others.
+/// (ioprio_set(2): "derived from the CPU nice value"; for `SCHED_IDLE` the kernel takes the idle
+/// class.)
 pub fn keep_io_priority() -> io::Result<()> {
     const THREAD: libc::c_int = 1;
     const CLASS_SHIFT: u32 = 13;
@@ -99,9 +100,9 @@ pub fn keep_io_priority() -> io::Result<()> {
     const NORMAL: libc::c_long = BEST_EFFORT | 4;
     // SAFETY: integers only.
     let now = unsafe { libc::syscall(libc::SYS_ioprio_get, THREAD, 0) };
-    // No class of its own, as older kernels say it.
+    // The value means "no class of its own", in the form of older kernels.
     let now = if now >> CLASS_SHIFT == 0 { NORMAL } else { now };
-    // Another was asked for, and stays by itself.
+    // Another class was explicitly set, and stays by itself.
     if now >> CLASS_SHIFT != BEST_EFFORT >> CLASS_SHIFT {
         return Ok(());
     }
@@ -110,8 +111,8 @@ pub fn keep_io_priority() -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives thread `thread` (0: this one) an ordinary share, in short slices, so that it runs soon after
-/// it wakes beside busy ones.
+/// Gives thread `thread` (0: this one) an ordinary share of CPU time in short slices, so that it
+/// runs soon after it wakes, even beside busy threads.
 pub fn run_soon(thread: u32) -> io::Result<()> {
     #[repr(C)]
     #[derive(Default)]
@@ -127,14 +128,14 @@ pub fn run_soon(thread: u32) -> io::Result<()> {
     }
     let attr =
         SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
-    // SAFETY: the structure outlives the call; a kernel that knows no slices ignores it.
+    // SAFETY: the structure outlives the call; a kernel without slices ignores the value.
     let result = unsafe {
         libc::syscall(libc::SYS_sched_setattr, thread as i32, std::ptr::from_ref(&attr), 0)
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Puts the calling thread ahead of all ordinary ones, where that is permitted.
+/// Puts the calling thread ahead of all ordinary threads (`SCHED_RR`), if that is permitted.
 pub fn run_first() -> io::Result<()> {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure outlives the call; 0 is this thread.
@@ -142,20 +143,19 @@ pub fn run_first() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// How long thread `thread` has run, and how long it has waited for a CPU while it could have. None
-/// where the kernel does not count that.
+/// Returns the run times of thread `thread`, or None if the kernel does not count them.
 #[must_use]
 pub fn run_times(thread: u32) -> Option<RunTimes> {
     read_times(&format!("/proc/{thread}/schedstat"))
 }
 
-/// The same of a thread of process `pid`.
+/// Returns the run times of a thread of process `pid`, or None if the kernel does not count them.
 #[must_use]
 pub fn run_times_in(pid: u32, thread: u32) -> Option<RunTimes> {
     read_times(&format!("/proc/{pid}/task/{thread}/schedstat"))
 }
 
-/// How often a thread of process `pid` has gone to sleep by itself.
+/// Returns the number of voluntary context switches of a thread of process `pid`.
 #[must_use]
 pub fn sleeps_in(pid: u32, thread: u32) -> Option<u64> {
     let mut buffer = [0; 4096];
@@ -164,7 +164,7 @@ pub fn sleeps_in(pid: u32, thread: u32) -> Option<u64> {
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// How often the calling thread has gone to sleep by itself.
+/// Returns the number of voluntary context switches of the calling thread.
 #[must_use]
 pub fn own_sleeps() -> u64 {
     // SAFETY: a plain structure, for which all zeros is valid.
@@ -182,25 +182,25 @@ fn read_times(path: &str) -> Option<RunTimes> {
     Some(RunTimes { ran_ns, waited_ns, arrivals })
 }
 
-/// What fits of a file of /proc, by one read.
+/// Reads a file of `/proc` by one read, as far as the buffer has room.
 fn read_short<'a>(path: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
     let got = File::open(path).ok()?.read(buffer).ok()?;
     std::str::from_utf8(&buffer[..got]).ok()
 }
 
-/// See [`run_times`].
+/// Run times of a thread, from `schedstat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunTimes {
-    /// Time that it ran.
+    /// Time that the thread has run, in nanoseconds.
     pub ran_ns: u64,
-    /// Time that it could have run and had no CPU.
+    /// Time that the thread was runnable and waited for a CPU, in nanoseconds.
     pub waited_ns: u64,
-    /// How often it began to run.
+    /// Number of times that the thread began to run on a CPU.
     pub arrivals: u64,
 }
 
 impl RunTimes {
-    /// What came on top since `then`.
+    /// Returns the difference to the earlier times `then`.
     #[must_use]
     pub fn since(&self, then: &Self) -> Self {
         Self {
@@ -211,7 +211,7 @@ impl RunTimes {
     }
 }
 
-/// The threads of this process by name, and how long each has run.
+/// Returns the threads of this process by name, with the time that each has run, in nanoseconds.
 #[must_use]
 pub fn own_threads() -> Vec<(String, u64)> {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
@@ -225,12 +225,13 @@ pub fn own_threads() -> Vec<(String, u64)> {
     threads.filter_map(number).filter_map(times).collect()
 }
 
-/// The CPU that thread `thread` runs on, or ran on last.
+/// Returns the CPU that thread `thread` runs on, or ran on last.
 #[must_use]
 pub fn cpu_of(thread: u32) -> Option<u32> {
     let mut buffer = [0; 1024];
     let text = read_short(&format!("/proc/{thread}/stat"), &mut buffer)?;
-    // After the name in brackets, which may hold anything: state is field 3, the CPU field 39.
+    // The name in brackets may contain anything. After it, the state is field 3 and the CPU field
+    // 39.
     let (_, fields) = text.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(36)?.parse().ok()
 }
@@ -244,12 +245,12 @@ mod tests {
     fn times_of_rest_are_counted() {
         let (pid, thread) = (std::process::id(), this_thread());
         let before = sleeps_in(pid, thread).unwrap();
-        // The wait rests between its looks.
+        // The test's wait sleeps between its looks.
         let after = eventually_some("five of them to be counted", || {
             sleeps_in(pid, thread).filter(|&after| after >= before + 5)
         });
         assert!(own_sleeps() >= after);
-        // It may be sent away between the two reads.
+        // The thread may be preempted between the two reads.
         let (ran, later) = (run_times_in(pid, thread).unwrap(), run_times(thread).unwrap());
         assert!(ran.arrivals >= after, "{ran:?} {after}");
         assert!(later.arrivals >= ran.arrivals && later.ran_ns >= ran.ran_ns, "{ran:?} {later:?}");
@@ -272,7 +273,7 @@ mod tests {
         .unwrap();
     }
 
-    /// A page was read 10 ms after it was asked for: a thread of the idle class asked.
+    /// Without the call a page read by a thread of the idle class took 10 ms.
     #[test]
     fn reads_of_a_thread_of_the_idle_class_are_not_of_the_idle_class() {
         const THREAD: libc::c_int = 1;

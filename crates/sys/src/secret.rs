@@ -1,5 +1,5 @@
-//! A secret of a few bytes that lives in memory alone: never swapped out, in no core dump, in no forked child,
-//! overwritten when it goes.
+//! Secret of a few bytes that is only in memory: never swapped out, in no core dump, in no forked
+//! child, and overwritten on drop.
 
 use crate::anon::AnonBuffer;
 use rustix::mm::{Advice, madvise, mlock};
@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use zeroize::Zeroize;
 
-/// `N` bytes on a locked page of their own.
+/// Secret of `N` bytes on its own locked page.
 pub struct Secret<const N: usize> {
     page: AnonBuffer,
 }
@@ -19,7 +19,7 @@ impl<const N: usize> fmt::Debug for Secret<N> {
 }
 
 impl<const N: usize> Secret<N> {
-    /// Random bytes from the kernel.
+    /// Creates a secret of random bytes from the kernel.
     ///
     /// # Errors
     ///
@@ -29,10 +29,11 @@ impl<const N: usize> Secret<N> {
         let mut page = AnonBuffer::new(N)?;
         let base = page.as_mut_ptr();
         for advice in [Advice::LinuxDontDump, Advice::LinuxWipeOnFork] {
-            // SAFETY: the page is the buffer's own (its URING-1), and the advice changes nothing in this process.
+            // SAFETY: the page is the buffer's own (ANON-1 in `anon.rs`), and the advice changes
+            // nothing in this process.
             unsafe { madvise(base.cast(), page.len(), advice) }?;
         }
-        // SAFETY: as above; unmapping it ends the lock.
+        // SAFETY: the page is the buffer's own; unmapping it ends the lock.
         unsafe { mlock(base.cast(), page.len()) }?;
         let got = rustix::rand::getrandom(&mut page[..N], rustix::rand::GetRandomFlags::empty())?;
         if got < N {
@@ -41,7 +42,7 @@ impl<const N: usize> Secret<N> {
         Ok(Self { page })
     }
 
-    /// The bytes. Copies of them are the caller's to erase.
+    /// Returns the bytes. The caller must erase every copy of them.
     #[must_use]
     pub fn expose(&self) -> &[u8; N] {
         self.page.first_chunk().expect("a page is larger")
@@ -58,7 +59,7 @@ impl<const N: usize> Drop for Secret<N> {
 mod tests {
     use super::*;
 
-    /// The flags of the mapping that holds an address, as smaps has them.
+    /// Returns the flags of the mapping that holds an address, as smaps shows them.
     fn flags(address: usize) -> String {
         let text = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
         let mut inside = false;

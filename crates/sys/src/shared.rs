@@ -5,14 +5,14 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// A type that may live in memory which another process writes at any time: only atomics, no padding
+/// Type that may live in memory which another process writes at any time: only atomics, no padding
 /// that matters, every bit pattern valid.
 ///
 /// # Safety
 /// The implementor consists of atomics only.
 pub unsafe trait Shareable {}
 
-/// A mapping of `T` in shared memory.
+/// Mapping of `T` in shared memory.
 #[derive(Debug)]
 pub struct SharedMap<T: Shareable> {
     address: *mut libc::c_void,
@@ -21,15 +21,15 @@ pub struct SharedMap<T: Shareable> {
 
 // SAFETY: T is made of atomics only (see `Shareable`), and the mapping lives as long as the value.
 unsafe impl<T: Shareable> Send for SharedMap<T> {}
-// SAFETY: as above.
+// SAFETY: T is made of atomics only (see `Shareable`), and the mapping lives as long as the value.
 unsafe impl<T: Shareable> Sync for SharedMap<T> {}
 
 impl<T: Shareable> SharedMap<T> {
-    /// Makes one of zeros, and the descriptor by which another process maps it. Nobody can make it shorter,
-    /// which would make a touch deadly.
+    /// Creates shared memory of zeros, and the descriptor by which another process maps it. Seals
+    /// keep other processes from shrinking it, because an access beyond the end would raise SIGBUS.
     pub fn create(name: &str) -> io::Result<(Self, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Where the system wants to hear that nothing in there is to be executed.
+        // Some systems require memfds to be sealed against execution.
         let fd = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| memfd_create(name, flags))?;
         rustix::fs::ftruncate(&fd, size_of::<T>().next_multiple_of(4096) as u64)?;
@@ -59,14 +59,14 @@ impl<T: Shareable> SharedMap<T> {
 impl<T: Shareable> std::ops::Deref for SharedMap<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the mapping is as long as T, page-aligned, and T tolerates concurrent writes.
+        // SAFETY: the mapping is as long as T and page aligned, and T tolerates concurrent writes.
         unsafe { &*self.address.cast::<T>() }
     }
 }
 
 impl<T: Shareable> Drop for SharedMap<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, unmapped once.
+        // SAFETY: the mapping is from `map`, and is unmapped once.
         unsafe {
             libc::munmap(self.address, size_of::<T>());
         }

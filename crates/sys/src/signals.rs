@@ -1,56 +1,58 @@
-//! Signals as messages, and the waiting for children.
+//! Signals as messages, and changes of children.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Signals of a set, read one by one instead of delivered.
+/// Set of blocked signals that are read one by one (signalfd) instead of delivered.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
 }
 
-/// One signal that came.
+/// One received signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Signal {
-    /// As `signal(7)` numbers them.
+    /// Signal number, as in `signal(7)`.
     pub number: i32,
-    /// Sent by the kernel (a key at the terminal), so that the whole process group got it.
+    /// Whether the kernel sent the signal (a key at the terminal), so that the whole process group
+    /// received it.
     pub from_terminal: bool,
 }
 
-/// What became of a child.
+/// Change of a child's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// It ended by itself.
+    /// The child ended by itself.
     Exited {
-        /// The child.
+        /// Process id of the child.
         pid: u32,
-        /// Its exit status, 0 to 255.
+        /// Exit status of the child, 0 to 255.
         code: i32,
     },
-    /// A signal ended it.
+    /// A signal ended the child.
     Killed {
-        /// The child.
+        /// Process id of the child.
         pid: u32,
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
-    /// A signal stopped it.
+    /// A signal stopped the child.
     Stopped {
-        /// The child.
+        /// Process id of the child.
         pid: u32,
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
-    /// SIGCONT has it run again.
+    /// SIGCONT resumed the child.
     Continued {
-        /// The child.
+        /// Process id of the child.
         pid: u32,
     },
 }
 
 impl Signals {
-    /// Blocks `numbers` in this thread (and those it will start) and takes them as messages.
+    /// Blocks `numbers` in this thread and in threads that it starts later, and receives them as
+    /// messages.
     pub fn take(numbers: &[i32]) -> io::Result<Self> {
         // SAFETY: a zeroed set is valid storage for sigemptyset; the set outlives every call.
         unsafe {
@@ -68,7 +70,7 @@ impl Signals {
         }
     }
 
-    /// The next one that came, if any.
+    /// Returns the next received signal, if any.
     #[must_use]
     pub fn next(&self) -> Option<Signal> {
         // SAFETY: a zeroed structure is valid storage; read fills at most its size.
@@ -90,7 +92,7 @@ impl AsFd for Signals {
     }
 }
 
-/// The next change of any child, without waiting.
+/// Returns the next change of any child, without waiting.
 #[must_use]
 pub fn next_change() -> Option<Change> {
     let mut status = 0;
@@ -112,7 +114,8 @@ pub fn next_change() -> Option<Change> {
     })
 }
 
-/// A status as wait(2) reports it, as a shell shows it: the exit code, or 128 and the number of the signal.
+/// Converts a status of wait(2) to the number that a shell shows: the exit code, or 128 plus the
+/// number of the signal.
 #[must_use]
 pub fn shown(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
@@ -120,21 +123,23 @@ pub fn shown(status: i32) -> i32 {
 
 /// Sends `signal` to process `pid`.
 pub fn send(pid: u32, signal: i32) {
-    // SAFETY: integers only. It may have ended: then there is nobody to tell.
+    // SAFETY: the arguments are integers. If the process has ended, the signal is lost.
     unsafe {
         libc::kill(pid as libc::pid_t, signal);
     }
 }
 
-/// From now on this process ends quietly when whoever reads its output is gone, as other commands do.
+/// Makes SIGPIPE end this process quietly, as it ends other commands, once no process reads its
+/// output.
 pub fn end_on_closed_pipe() {
-    // SAFETY: sets a signal to its default; nothing of ours handles it.
+    // SAFETY: sets a signal to its default; no code of this process handles it.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// From now on the thread that calls takes no signal of those that come to the process.
+/// Blocks all signals of the calling thread, so that other threads take the signals sent to the
+/// process.
 pub fn leave_to_other_threads() {
-    // SAFETY: a set of its own, which the call fills; a mask of this thread alone.
+    // SAFETY: a local set, which the call fills; the mask belongs to this thread alone.
     unsafe {
         let mut all = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&raw mut all);

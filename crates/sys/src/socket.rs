@@ -12,21 +12,21 @@ pub struct Socket {
     fd: OwnedFd,
 }
 
-/// Waits for connections at a path.
+/// Socket that waits for connections at a path.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
 }
 
-/// Most descriptors in one message.
+/// Largest number of descriptors in one message.
 const FDS_MAX: usize = 4;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The same for a call that gives up with EINTR where its thread is stopped and goes on while it waits with a time limit:
-/// it is made again, and its time begins anew.
+/// Checks the result of a call that waits. Such a call with a time limit fails with EINTR if its
+/// thread is stopped and continued. It is then repeated, and its time limit starts anew.
 fn check_waiting(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     loop {
         if let Ok(done) = usize::try_from(call()) {
@@ -48,7 +48,7 @@ fn unless_it_waits<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn own(fd: libc::c_int) -> OwnedFd {
-    // SAFETY: called only with a descriptor that a system call just returned.
+    // SAFETY: callers pass only a descriptor that a system call has just returned.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -74,7 +74,7 @@ impl Listener {
         // SAFETY: integers only.
         let fd = own(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?);
         let (address, len) = address(path)?;
-        // Linux gives this mode to the socket's file too: others may not even connect.
+        // Linux gives this mode to the socket's file, too: other users may not even connect.
         // SAFETY: integers only.
         check(unsafe { libc::fchmod(fd.as_raw_fd(), 0o600) })?;
         // SAFETY: the address outlives the call and `len` is its size.
@@ -84,7 +84,7 @@ impl Listener {
         Ok(Self { fd })
     }
 
-    /// Takes a waiting connection, if there is one.
+    /// Accepts a waiting connection, if there is one.
     pub fn accept(&self) -> io::Result<Option<Socket>> {
         let flags = libc::SOCK_CLOEXEC;
         // SAFETY: null addresses are allowed.
@@ -106,16 +106,17 @@ impl Socket {
         Self { fd }
     }
 
-    /// A connected pair.
+    /// Makes a connected pair.
     pub fn pair() -> io::Result<(Self, Self)> {
         let mut fds = [0; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: the array takes the two descriptors.
+        // SAFETY: the array has room for the two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
         Ok((Self { fd: own(fds[0]) }, Self { fd: own(fds[1]) }))
     }
 
-    /// Connects to who listens at `path`. None if that one has yet to take in too many others.
+    /// Connects to the listener at `path`. Returns None if the listener's queue of connections is
+    /// full.
     pub fn connect_now(path: &Path) -> io::Result<Option<Self>> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: integers only.
@@ -130,12 +131,12 @@ impl Socket {
         Ok(Some(Self { fd }))
     }
 
-    /// Process number of the one who connected.
+    /// Returns the process id of the peer.
     pub fn peer(&self) -> io::Result<u32> {
         Ok(self.peer_credentials()?.pid as u32)
     }
 
-    /// The user as whom that acted then.
+    /// Returns the effective user of the peer at the time of the connection.
     pub fn peer_user(&self) -> io::Result<u32> {
         Ok(self.peer_credentials()?.uid)
     }
@@ -156,8 +157,8 @@ impl Socket {
         Ok(credentials)
     }
 
-    /// Takes over a descriptor if it is a connection of this kind: on any other, to receive may mean to wait,
-    /// whatever the flags say.
+    /// Takes over a descriptor if it is a connection of this kind. On any other descriptor a
+    /// receive may block, whatever the flags say.
     pub fn of(fd: OwnedFd) -> Result<Self, OwnedFd> {
         let fd_number = fd.as_raw_fd();
         let is = |option, wanted| {
@@ -176,7 +177,8 @@ impl Socket {
         }
     }
 
-    /// Whether there is something to receive, be it the end, before `time` is over or a signal comes.
+    /// Returns whether a message or the end of the connection can be received before `time` is over
+    /// or a signal comes.
     pub fn is_ready_within(&self, time: Duration) -> bool {
         let time = Timespec::try_from(time).ok();
         poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], time.as_ref())
@@ -188,7 +190,7 @@ impl Socket {
         self.send_with(bytes, fds, 0)
     }
 
-    /// Sends a message if there is room for it; None if what was sent before still waits.
+    /// Sends a message if there is room for it. Returns None if the socket's buffer is full.
     pub fn send_now(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Option<()>> {
         unless_it_waits(self.send_with(bytes, fds, libc::MSG_DONTWAIT))
     }
@@ -210,8 +212,8 @@ impl Socket {
         if !fds.is_empty() {
             let payload = (fds.len() * 4) as u32;
             header.msg_control = control.as_mut_ptr().cast();
-            // SAFETY: plain arithmetic; the control buffer (64 bytes) holds FDS_MAX descriptors, and
-            // the first control header lies inside it.
+            // SAFETY: plain arithmetic; the control buffer (64 bytes) has room for FDS_MAX
+            // descriptors, and the first control header lies inside it.
             unsafe {
                 header.msg_controllen = libc::CMSG_SPACE(payload) as usize;
                 let first = libc::CMSG_FIRSTHDR(&raw const header);
@@ -232,12 +234,13 @@ impl Socket {
         check_waiting(send).map(drop)
     }
 
-    /// Receives one message; 0 bytes means that the other end is gone.
+    /// Receives one message. 0 bytes mean that the other end is gone.
     pub fn receive(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         self.receive_with(bytes, fds, 0)
     }
 
-    /// The same if there is a message; None if there is none, or somebody else has just received it.
+    /// Receives one message if there is one. Returns None if there is none, or if another reader
+    /// has just received it.
     pub fn receive_now(
         &self,
         bytes: &mut [u8],
@@ -264,8 +267,8 @@ impl Socket {
         // SAFETY: the header names memory that outlives the call.
         let receive = || unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, flags) };
         let got = check_waiting(receive)?;
-        // SAFETY: the kernel filled the control buffer with well-formed headers; descriptors in an
-        // SCM_RIGHTS message are new and ours.
+        // SAFETY: the kernel has filled the control buffer with well-formed headers. Descriptors in
+        // an SCM_RIGHTS message are new and belong to this process.
         unsafe {
             let mut next = libc::CMSG_FIRSTHDR(&raw const header);
             while !next.is_null() {
@@ -347,13 +350,14 @@ mod tests {
 
     extern "C" fn nothing(_: libc::c_int) {}
 
-    /// `ebb stat` said "Interrupted system call" where its run held its threads for a moment.
+    /// Without the repetition, `ebb stat` failed with "Interrupted system call" while its run froze
+    /// its threads for a moment.
     #[test]
     fn an_interrupted_wait_goes_on() {
         let (one, other) = Socket::pair().unwrap();
         let (told, tell) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
-            // SAFETY: asks for this thread's own name.
+            // SAFETY: asks for this thread's own handle.
             let name = unsafe { libc::pthread_self() };
             told.send((name, crate::sched::this_thread())).unwrap();
             one.receive(&mut [0; 8], &mut Vec::new())

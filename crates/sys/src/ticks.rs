@@ -1,24 +1,27 @@
-//! The processor's own counter of time: the cheapest there is, in units that only a comparison with a clock tells.
+//! The processor's time-stamp counter: the cheapest clock, in ticks whose length only a comparison
+//! with another clock shows.
 //!
-//! It runs at one rate on all CPUs of every x86-64 processor of the last fifteen years. Where a virtual machine's
-//! do not agree, differences between CPUs are off, and never negative ([`since`]).
+//! The counter runs at one rate on all CPUs of every x86-64 processor of the last fifteen years. If
+//! the counters of a virtual machine's CPUs disagree, differences between CPUs are wrong, but never
+//! negative ([`since`]).
 
 use std::time::Instant;
 
-/// The counter now.
+/// Returns the counter's present value.
 #[must_use]
 pub fn now() -> u64 {
-    // SAFETY: every x86-64 processor has it, and Linux lets programs read it unless asked not to.
+    // SAFETY: every x86-64 processor has the counter, and Linux lets programs read it unless asked
+    // not to.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// From `then` to `now`; nothing if it comes out negative.
+/// Returns the ticks from `then` to `now`, or 0 if the difference is negative.
 #[must_use]
 pub fn since(then: u64, now: u64) -> u64 {
     now.saturating_sub(then)
 }
 
-/// When counting began, by both.
+/// Start of a measurement, by the counter and by the system's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Began {
     ticks: u64,
@@ -26,16 +29,16 @@ pub struct Began {
 }
 
 impl Began {
-    /// Now.
+    /// Starts a measurement now.
     #[must_use]
     pub fn now() -> Self {
         Self { ticks: now(), at: Instant::now() }
     }
 
-    /// Nanoseconds of a tick, by the time that has gone by since.
+    /// Returns the length of a tick in nanoseconds, measured over the time since the start.
     #[must_use]
     pub fn ns_per_tick(&self) -> f64 {
-        // Less than a millisecond tells little.
+        // A measurement of less than a millisecond is too imprecise.
         while self.at.elapsed().as_micros() < 1000 {
             std::hint::spin_loop();
         }

@@ -1,10 +1,11 @@
-//! Holding a thread of another process still, unseen by its parent, and by itself (ptrace).
+//! Freezes a thread of another process by ptrace, unseen by its parent and by itself.
 //!
-//! All calls for one thread must come from the same thread of this process. If that one ends, the
-//! kernel lets everything it held go.
+//! All calls for one thread must come from the same thread of this process. If that thread ends,
+//! the kernel releases every thread that it traced.
 //!
-//! * PTRACE-1: a system call that gives up because its thread is held is put right as it is let go (`cut_short.rs`), unless a
-//!   signal waits for it, for which it would have given up as well.
+//! * PTRACE-1: freezing may make a system call of the thread give up. [`let_go`] repairs such a
+//!   call (`cut_short.rs`). It does not if a signal is pending for the thread, because the call
+//!   would have given up for that as well.
 
 use crate::cut_short::{self, Remedy};
 use crate::proc;
@@ -29,27 +30,29 @@ fn set_registers(thread: u32, registers: &Registers) -> io::Result<()> {
     ptrace(libc::PTRACE_SETREGS, thread, &raw const *registers as usize)
 }
 
-/// Has thread `thread` stop as soon as it runs in user mode. Fails for one that is traced already.
+/// Has thread `thread` stop as soon as it would run in user mode. Fails if the thread is already
+/// traced.
 ///
-/// What it starts with `CLONE_PTRACE` before it stops is held as well, by the kernel: [`next`] tells of it.
+/// If the thread starts another with `CLONE_PTRACE` before it stops, the kernel traces that one,
+/// too. [`next`] reports it.
 pub fn hold(thread: u32) -> io::Result<()> {
     ptrace(libc::PTRACE_SEIZE, thread, libc::PTRACE_O_TRACESYSGOOD as usize)?;
-    // It may have ended in between: `next` finds out.
+    // The thread may have ended in between: `next` finds out.
     let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0);
     Ok(())
 }
 
-/// How a held thread stands.
+/// Kind of stop of a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it stands until it is let go"]
 pub enum Stop {
-    /// As it was asked to.
+    /// The thread stopped as requested.
     Asked,
-    /// As all of its process do, until that is continued.
+    /// The thread's whole process is stopped (group stop) until SIGCONT.
     Group,
-    /// At the entry of a system call, or at its end.
+    /// The thread stopped at the entry or the exit of a system call.
     Call,
-    /// With a signal in hand, which it must not lose.
+    /// The thread stopped before the delivery of a signal, which must not get lost.
     Signal(i32),
 }
 
@@ -69,46 +72,47 @@ impl Stop {
     }
 }
 
-/// What is to be known of the threads that this thread holds.
+/// News of the threads that this thread traces.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    /// This one stands now.
+    /// This thread has stopped.
     Stands(u32, Stop),
-    /// This one has ended.
+    /// This thread has ended.
     Ended(u32),
-    /// Nothing more by now.
+    /// There is no news at the moment.
     NoneYet,
-    /// None is held.
-    NoneHeld,
+    /// This thread traces no thread and has no child.
+    NoneFrozen,
 }
 
-/// What has become of a thread that is held since this was last asked; of each once. Tells of children of this thread's
-/// own that end, too, and takes their status away.
+/// Returns the next change of a traced thread, each once. Also reports children of this thread that
+/// end, and takes their status.
 pub fn next() -> News {
     let mut status = 0;
     let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
     // SAFETY: the status outlives the call, which does not wait.
     let got = unsafe { libc::waitpid(-1, &raw mut status, flags) };
     match u32::try_from(got) {
-        Err(_) => News::NoneHeld,
+        Err(_) => News::NoneFrozen,
         Ok(0) => News::NoneYet,
         Ok(thread) if libc::WIFSTOPPED(status) => News::Stands(thread, Stop::of(status)),
         Ok(thread) => News::Ended(thread),
     }
 }
 
-/// Whether this thread still holds that one: one that becomes another program in a thread beside the first has the
-/// first one's number from then on, and nothing is told of its own.
+/// Returns whether this thread still traces `thread`. A thread other than the first that calls
+/// execve takes the first one's number. The kernel then reports nothing for the old number.
 #[must_use]
 pub fn is_held(thread: u32) -> bool {
     let flags = libc::__WALL | libc::WNOHANG | libc::WNOWAIT | libc::WSTOPPED | libc::WEXITED;
     // SAFETY: a plain structure, for which all zeros is valid.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure outlives the call, which does not wait, and takes nothing away.
+    // SAFETY: the structure outlives the call. The call does not wait and takes no status.
     unsafe { libc::waitid(libc::P_PID, thread, &raw mut found, flags) == 0 }
 }
 
-/// A thread that has been let go to do the rest of a call, and is held again at the end of that, for a moment.
+/// Released thread that does the rest of a system call. The kernel stops it once more at the end of
+/// the call, for a moment.
 #[derive(Debug)]
 #[must_use = "it stands when it has done the rest"]
 pub struct Rest {
@@ -117,13 +121,15 @@ pub struct Rest {
     has_begun: bool,
 }
 
-/// Lets a thread go on that stands. What it has to do before it is let go of altogether, if anything.
+/// Releases a stopped thread. Returns the rest of its system call, if the thread must do that
+/// before the final release.
 pub fn let_go(thread: u32, stop: Stop) -> Option<Rest> {
     let remedy = match stop {
         Stop::Asked => registers(thread).map_or(Remedy::None, |found| cut_short::remedy(&found)),
         _ => Remedy::None,
     };
-    // PTRACE-1. What fails here does because it was killed in the meantime: nothing to let go.
+    // PTRACE-1. A request fails here only if the thread has been killed meanwhile, and then there
+    // is nothing to release.
     let is_to_be_put_right = !matches!(remedy, Remedy::None) && !proc::has_signals(thread);
     match remedy {
         Remedy::Again(registers) if is_to_be_put_right => {
@@ -141,19 +147,20 @@ pub fn let_go(thread: u32, stop: Stop) -> Option<Rest> {
 }
 
 impl Rest {
-    /// Whose it is.
+    /// Returns the thread that does the rest.
     #[must_use]
     pub fn thread(&self) -> u32 {
         self.thread
     }
 
-    /// It stands: lets it go on. What is still to be done, if anything.
+    /// Resumes the thread, which has stopped again. Returns what is still to be done, if anything.
     pub fn go_on(mut self, stop: Stop) -> Option<Self> {
         if stop == Stop::Call && !self.has_begun {
             self.has_begun = true;
             return ptrace(libc::PTRACE_SYSCALL, self.thread, 0).is_ok().then_some(self);
         }
-        // Behind the call. Or a signal was before it: then the part is what the program finds, and its handler runs.
+        // The rest of the call is done, or a signal came before it. In the second case the program
+        // sees the partial result, and its handler runs.
         let more = match (stop, registers(self.thread)) {
             (Stop::Call, Ok(registers)) => registers.rax.cast_signed(),
             _ => 0,
@@ -195,11 +202,11 @@ mod tests {
         child.wait().unwrap();
         assert!(hold(child.id()).is_err());
         assert!(!is_held(child.id()));
-        assert_eq!(next(), News::NoneHeld);
+        assert_eq!(next(), News::NoneFrozen);
     }
 
-    /// Has a thread stand where it waits, and lets it go. Whether it had the rest of a call to do.
-    /// `stands` runs as it stands first, `goes_on` once it does the rest.
+    /// Freezes a waiting thread and releases it. Returns whether it had the rest of a call to do.
+    /// `stands` runs when the thread is first stopped, `goes_on` when it does the rest.
     fn disturb(thread: u32, stands: impl FnOnce(), goes_on: impl FnOnce()) -> bool {
         let held = || {
             eventually_some("the thread to stand", || match next() {
@@ -208,7 +215,7 @@ mod tests {
                 news => panic!("{news:?}"),
             })
         };
-        // One that is stopped meanwhile, or told to go on, stands for that.
+        // If a stop signal or SIGCONT meanwhile hits the thread, it stops for that first.
         let stop = eventually_some("it to stand as asked", || {
             hold(thread).unwrap();
             let stop = held();
@@ -220,7 +227,7 @@ mod tests {
         });
         stands();
         let Some(rest) = let_go(thread, stop) else { return false };
-        // At the entry of the call.
+        // The thread is at the entry of the call.
         let mut rest = rest.go_on(held());
         goes_on();
         while let Some(left) = rest {
@@ -229,13 +236,13 @@ mod tests {
         true
     }
 
-    /// A thread that waits, in a call.
+    /// Waits until a thread sleeps in a call.
     fn waits(thread: u32) {
         eventually_is("its state", Some('S'), || crate::proc::state(thread));
     }
 
-    /// A script that says "ready" on its standard output right before its call: it is in that when
-    /// this returns.
+    /// Starts a script that writes "ready" to its standard output just before its call. The script
+    /// is in that call when this returns.
     fn perl(script: &str) -> (Child, ChildStdout) {
         if !std::path::Path::new("/usr/bin/perl").exists() {
             ebb_testing::skip("/usr/bin/perl is missing");
@@ -258,7 +265,8 @@ mod tests {
         text
     }
 
-    /// It was told EINTR, and believed that nobody would answer.
+    /// Without the repair the read fails with EINTR, and the program believes that no answer will
+    /// come.
     #[test]
     fn who_is_held_while_it_waits_for_some_time_waits_on() {
         let (mut child, output) = perl(
@@ -276,7 +284,8 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// It had written a part, which who takes no signals need not expect.
+    /// Without the repair the write returns a part, which a program without signals need not
+    /// expect.
     #[test]
     fn who_is_held_while_it_writes_writes_all() {
         let (child, mut output) = perl("ready; print STDERR syswrite(STDOUT, 'x' x 1000000)");
@@ -302,7 +311,7 @@ mod tests {
         unsafe { libc::kill(child as libc::pid_t, libc::SIGUSR1) };
     }
 
-    /// A handler that is to end a call does.
+    /// A handler that is meant to end a call still does.
     #[test]
     fn who_is_held_as_a_signal_comes_is_told_of_that() {
         let (mut child, output) = perl(HANDLER);
@@ -312,7 +321,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// Once what is left of a call waits, it ends as any call does that a signal interrupts.
+    /// While the rest of a call waits, a signal interrupts it as any other call.
     #[test]
     fn who_does_the_rest_of_a_call_takes_signals() {
         let (mut child, output) = perl(HANDLER);

@@ -1,10 +1,13 @@
-//! A program that stands, at its first instruction or wherever it is, and is made to do something before it goes on (ptrace).
+//! Traced program that stops, at its first instruction or anywhere else, and runs calls for this
+//! process before it goes on (ptrace).
 //!
-//! * TRACEE-1: whatever goes wrong, it is let go as it was found: same registers, same signals to come, nothing of its memory
-//!   changed but what was asked for. A system call that it was in goes on, or is begun again, as after a signal.
-//! * TRACEE-2: all calls come from the thread that started the program, or interrupted it.
-//! * TRACEE-3: if it dies its status is left for whoever waits for it.
-//! * TRACEE-4: what others send meanwhile (SIGSTOP, SIGCONT, SIGTRAP) is not taken for the end of what it was made to do.
+//! * TRACEE-1: whatever goes wrong, the program is released as it was found: with its registers,
+//!   its pending signals and its memory, except for requested changes. An interrupted system call
+//!   goes on or is restarted, as after a signal.
+//! * TRACEE-2: all calls come from the thread that started or interrupted the program.
+//! * TRACEE-3: if the program dies, its status is left for its parent to collect.
+//! * TRACEE-4: signals of others (SIGSTOP, SIGCONT, SIGTRAP) that come meanwhile are not taken for
+//!   the end of a requested run.
 
 use crate::cut_short::{self, Remedy};
 use crate::proc;
@@ -17,8 +20,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Has the program to be started by `command` stand before its first instruction, where this process finds it by
-/// [`Tracee::of`]. To start it fails where that is not allowed.
+/// Has the program started by `command` stop before its first instruction, where [`Tracee::of`]
+/// takes it over. The start fails if tracing is not permitted.
 pub fn stand_at_start(command: &mut Command) {
     // SAFETY: the hook only calls the kernel.
     unsafe {
@@ -29,55 +32,57 @@ pub fn stand_at_start(command: &mut Command) {
     }
 }
 
-/// The program.
+/// Traced and stopped program.
 #[derive(Debug)]
 pub struct Tracee {
     thread: Thread,
     memory: File,
-    /// As it was found.
+    /// Registers as found, restored at the release.
     registers: libc::user_regs_struct,
     floats: libc::user_fpregs_struct,
     signals: u64,
-    /// An instruction that enters the kernel, in its memory.
+    /// Address of a syscall instruction in the program's memory.
     syscall: u64,
 }
 
-/// Its thread.
+/// Thread of the program that this process traces.
 #[derive(Debug)]
 struct Thread {
     pid: libc::pid_t,
-    /// Came in between, and is to reach it when it goes on.
+    /// Signal that came meanwhile and is delivered at the release.
     held_back: Option<libc::c_int>,
 }
 
-/// It is not to outlive this process half-way.
+/// Ptrace option: the kernel kills the program if this process ends while it traces it.
 const OPTIONS: usize = libc::PTRACE_O_EXITKILL as usize;
-/// Bytes below the stack pointer that code may use without saying so, and as much again.
+/// Bytes below the stack pointer that code may use without moving it (the red zone), twice.
 const RED_ZONE: u64 = 256;
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420A;
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420B;
 
 impl Tracee {
-    /// Process `pid`, which stands at its start or is about to.
+    /// Takes over process `pid`, which has stopped at its start or is about to stop there.
     ///
     /// # Errors
-    /// It has ended, or cannot be traced.
+    /// The process has ended, or cannot be traced.
     pub fn of(pid: u32) -> Result<Self> {
         let mut thread = Thread { pid: pid as libc::pid_t, held_back: None };
-        // The kernel sends this one as the program would itself.
+        // The kernel sends this trap as if the program itself had.
         thread.wait_for_trap(libc::PTRACE_CONT, |_| Ok(true))?;
         thread.request(libc::PTRACE_SETOPTIONS, 0, OPTIONS)?;
         Self::standing(thread)
     }
 
-    /// Process `pid`, by its first thread, wherever that is. Other threads go on. A call that gives up because of this is
-    /// begun again, one that has done a part is not: it ends with that.
+    /// Stops process `pid` in its first thread, wherever that is. Other threads go on. A system
+    /// call that gives up because of this is restarted. A call that has done a part is not; it ends
+    /// with the partial result.
     ///
     /// # Errors
-    /// It has ended or is stopped, is traced already, or may not be traced.
+    /// The process has ended or is stopped, is already traced, or may not be traced.
     pub fn interrupt(pid: u32) -> Result<Self> {
         request(pid as libc::pid_t, libc::PTRACE_SEIZE, 0, OPTIONS)?;
-        // Not before: whoever drops it lets the process go, and one that is traced already is not ours to let go.
+        // Created only after the request has succeeded, because its drop releases the process.
+        // Another tracer's process must not be released.
         let mut thread = Thread { pid: pid as libc::pid_t, held_back: None };
         thread.request(libc::PTRACE_INTERRUPT, 0, 0)?;
         loop {
@@ -85,7 +90,8 @@ impl Tracee {
             match (signal, event) {
                 (libc::SIGTRAP, libc::PTRACE_EVENT_STOP) => break,
                 (_, libc::PTRACE_EVENT_STOP) => return Err(Error::other("it is stopped")),
-                // On its way in when the thread was interrupted: it reaches it first.
+                // The signal was already on its way when the thread was interrupted, so the thread
+                // gets it first.
                 _ => thread.request(libc::PTRACE_CONT, 0, signal as usize)?,
             }
         }
@@ -104,28 +110,28 @@ impl Tracee {
         let (memory, syscall) = open(pid)?;
         let tracee =
             Self { signals: thread.signals()?, thread, memory, registers, floats, syscall };
-        // Nothing of the program's is to run meanwhile, but a trap must get through.
+        // No signal handler of the program may run meanwhile, but a trap must get through.
         tracee.thread.set_signals(!(1u64 << (libc::SIGTRAP - 1)))?;
         Ok(tracee)
     }
 
-    /// Its stack pointer: at the start, where the kernel put the count of its arguments.
+    /// Returns the stack pointer. At the start, the kernel's count of the arguments is there.
     #[must_use]
     pub fn stack(&self) -> u64 {
         self.registers.rsp
     }
 
-    /// A place for `len` bytes on its stack, below what it may use without saying so.
+    /// Returns an address on the stack with room for `len` bytes, below the red zone.
     #[must_use]
     pub fn below_stack(&self, len: u64) -> u64 {
         (self.registers.rsp - RED_ZONE - len) & !15
     }
 
-    /// Maps the first `len` bytes of a file into it, its own copy, to be read and written: where they are. `place` is memory
-    /// of its own that has room for the file's name.
+    /// Maps the first `len` bytes of a file into the program, as a private copy to read and write.
+    /// Returns the address. `place` is memory of the program with room for the file's name.
     ///
     /// # Errors
-    /// It cannot open or map the file.
+    /// The program cannot open or map the file.
     pub fn map(&mut self, file: &Path, len: u64, place: u64) -> Result<u64> {
         let name = CString::new(file.as_os_str().as_bytes())?;
         self.write(place, name.as_bytes_with_nul())?;
@@ -137,28 +143,28 @@ impl Tracee {
         mapped
     }
 
-    /// Fresh memory for it, of zeros, to be read and written: where it is.
+    /// Allocates memory of zeros in the program, to read and write. Returns the address.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no memory.
     pub fn allocate(&mut self, len: u64) -> Result<u64> {
         let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
         self.call(libc::SYS_mmap, [0, len, access, kind, u64::MAX, 0])
     }
 
-    /// Sets what may be done to a part of its memory (`PROT_READ` and so on).
+    /// Sets the access rights of a part of the program's memory (`PROT_READ` and so on).
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel refuses the call.
     pub fn protect(&mut self, start: u64, len: u64, access: u64) -> Result<()> {
         self.call(libc::SYS_mprotect, [start, len, access, 0, 0, 0]).map(drop)
     }
 
-    /// Takes a mapping away again.
+    /// Removes a mapping from the program.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such mapping.
     pub fn unmap(&mut self, start: u64, len: u64) -> Result<()> {
         self.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]).map(drop)
     }
@@ -168,7 +174,7 @@ impl Tracee {
         self.thread.set_registers(&libc::user_regs_struct {
             rip: self.syscall,
             rax: number as u64,
-            // It is in no system call that could be begun again.
+            // The thread is in no system call that the kernel could restart.
             orig_rax: u64::MAX,
             rdi,
             rsi,
@@ -186,10 +192,11 @@ impl Tracee {
         }
     }
 
-    /// Has it run from `address` on with one argument, on a stack that ends at `stack`, until a trap: what rax is then.
+    /// Runs the program from `address` on with one argument, on a stack that ends at `stack`, until
+    /// a trap. Returns rax at the trap.
     ///
     /// # Errors
-    /// The program has ended, or what it ran did.
+    /// The program has ended, or the code that it ran has failed.
     pub fn run(&mut self, address: u64, argument: u64, stack: u64) -> Result<u64> {
         self.thread.set_registers(&libc::user_regs_struct {
             rip: address,
@@ -202,16 +209,17 @@ impl Tracee {
         Ok(self.thread.registers()?.rax)
     }
 
-    /// Writes to its memory, wherever it is.
+    /// Writes to the program's memory, whatever its access rights.
     ///
     /// # Errors
-    /// There is none at that address.
+    /// There is no memory at that address.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
         self.memory.write_all_at(bytes, address)
     }
 }
 
-/// Its memory, and where the kernel's own code in there enters the kernel.
+/// Opens the program's memory and finds a syscall instruction in the vdso, the kernel's code in the
+/// program.
 fn open(pid: u32) -> Result<(File, u64)> {
     const AT_SYSINFO_EHDR: u64 = 33;
     const VDSO_BYTES_MAX: usize = 4 * 4096;
@@ -260,7 +268,7 @@ impl Thread {
         Ok(signals)
     }
 
-    /// Blocks these, and no others.
+    /// Blocks exactly these signals.
     fn set_signals(&self, signals: u64) -> Result<()> {
         self.request(PTRACE_SETSIGMASK, size_of::<u64>(), &raw const signals as usize)
     }
@@ -274,7 +282,8 @@ impl Thread {
         self.wait_for_trap(how, Self::is_kernels)
     }
 
-    /// Waits until it traps, by a trap that `is_it`; other signals are held back, and it goes on by `how`. TRACEE-4.
+    /// Waits until the thread stops by a trap that `is_it` accepts. Holds other signals back and
+    /// resumes the thread by `how` (TRACEE-4).
     fn wait_for_trap(
         &mut self,
         how: libc::c_uint,
@@ -282,7 +291,7 @@ impl Thread {
     ) -> Result<()> {
         loop {
             match self.wait_for_stop()? {
-                // SIGCONT came, and takes back a stop that has yet to reach it.
+                // SIGCONT came; it cancels a SIGSTOP that is not delivered yet.
                 (libc::SIGTRAP, libc::PTRACE_EVENT_STOP) => {
                     self.held_back = self.held_back.filter(|&signal| signal != libc::SIGSTOP);
                 }
@@ -299,7 +308,8 @@ impl Thread {
         }
     }
 
-    /// Whether the kernel raised the signal by which it stands: a step or a breakpoint, not a call of kill(2).
+    /// Returns whether the kernel itself raised the signal that stopped the thread (a step or a
+    /// breakpoint), and not a call of kill(2).
     fn is_kernels(&self) -> Result<bool> {
         // SAFETY: a plain structure, for which all zeros is valid.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -307,7 +317,7 @@ impl Thread {
         Ok(info.si_code > 0)
     }
 
-    /// By which signal it stands, and by which event of tracing.
+    /// Returns the signal and the ptrace event by which the thread has stopped.
     fn wait_for_stop(&self) -> Result<(libc::c_int, libc::c_int)> {
         let wait = |flags| {
             // SAFETY: a plain structure, for which all zeros is valid.
@@ -331,13 +341,13 @@ impl Thread {
                 }
             }
         };
-        // TRACEE-3: looked at first.
+        // TRACEE-3: the first wait leaves the status in place.
         let found = wait(libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT)?;
         if !matches!(found.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED) {
             return Err(Error::other("it has ended"));
         }
         let found = wait(libc::WSTOPPED)?;
-        // SAFETY: what was found is a child that stopped.
+        // SAFETY: the status is of a child that has stopped.
         let status = unsafe { found.si_status() };
         Ok((status & 0xff, status >> 8))
     }
@@ -346,14 +356,14 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         let signal = self.held_back.unwrap_or(0);
-        // It may have ended.
+        // The program may have ended.
         let _ = self.request(libc::PTRACE_DETACH, 0, signal as usize);
     }
 }
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        // It may have ended: then there is nothing to put back.
+        // If the program has ended, nothing needs restoring.
         let _ = self.thread.set_registers(&self.registers);
         let floats = &raw const self.floats as usize;
         let _ = self.thread.request(libc::PTRACE_SETFPREGS, 0, floats);
@@ -397,7 +407,7 @@ mod tests {
             "the count of its arguments"
         );
         program.unmap(start, 4096).expect("there");
-        // Meanwhile, and not lost: it would end the program, were it not ignored.
+        // This signal comes meanwhile and does not get lost; the program ignores it by default.
         // SAFETY: a signal to a child of this process.
         unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGCONT) };
         drop(program);
@@ -425,7 +435,7 @@ mod tests {
         let mut child = standing("exit 3");
         let mut program = Tracee::of(child.id()).expect("it stands");
         child.kill().expect("a signal");
-        // It may be seen to stand once more.
+        // The dying program may be seen as stopped once more.
         let calls = (0..100).map(|_| program.call(libc::SYS_getpid, [0; 6]));
         assert!(calls.into_iter().any(|call| call.is_err()));
         drop(program);
@@ -442,11 +452,11 @@ mod tests {
         assert_eq!(child.wait().expect("its status").code(), Some(3));
     }
 
-    /// Calls that it is in, with a limit of time and without, are in no way shortened by it.
+    /// Interruptions do not shorten the program's system calls, with a time limit or without.
     #[test]
     fn one_that_sleeps_is_interrupted_and_sleeps_on() {
-        // It says of itself whether all of its time went by, and waits for its end until nobody
-        // interrupts it.
+        // The program reports whether it has slept its full time. It then waits for its end, while
+        // nothing interrupts it.
         let mut child = script(
             "/usr/bin/python3",
             "import select, sys, time; t = time.monotonic(); print('ready', flush=True)\n\
@@ -471,7 +481,8 @@ mod tests {
         reader.join().expect("a thread").expect("somebody listens");
     }
 
-    /// Once it is not stopped, as all that a terminal has started may be.
+    /// Interrupts the child as soon as it is not stopped. A terminal may stop all the programs that
+    /// it has started.
     fn interrupt(child: &Child) -> Tracee {
         eventually_some("it to run", || match Tracee::interrupt(child.id()) {
             Err(error) if error.to_string() == "it is stopped" => None,
@@ -479,7 +490,7 @@ mod tests {
         })
     }
 
-    /// The end of a stop counted as the end of a call, which had yet to be made (TRACEE-4).
+    /// Without TRACEE-4 the end of a stop counted as the end of a call that was not yet made.
     #[test]
     fn calls_of_one_that_others_stop_and_have_go_on_are_whole() {
         let mut child = script("/bin/sh", "echo ready; read word; exit 3");
@@ -493,7 +504,7 @@ mod tests {
                     crate::signals::send(id, libc::SIGCONT);
                 }
             });
-            // Also when a call is not whole.
+            // The flag is also set if a call fails the test.
             let _over = SetOnDrop(&is_over);
             for _ in 0..50 {
                 let mut program = interrupt(&child);
@@ -531,7 +542,7 @@ mod tests {
         }
     }
 
-    /// A program with its script, and pipes to and from it.
+    /// Starts a program with its script, and with pipes to and from it.
     fn script(program: &str, script: &str) -> Child {
         if !std::path::Path::new(program).exists() {
             ebb_testing::skip(&format!("{program} is missing"));
@@ -546,7 +557,8 @@ mod tests {
         BufReader::new(child.stdout.take().expect("a pipe")).lines()
     }
 
-    /// It was told EINTR, and believed that nobody would answer.
+    /// Without the restart the read fails with EINTR, and the program believes that no answer will
+    /// come.
     #[test]
     fn one_that_waits_for_some_time_waits_on() {
         let mut child = script(

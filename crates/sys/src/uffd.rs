@@ -1,7 +1,7 @@
-//! userfaultfd: faults and mapping changes of another process, delivered as messages.
+//! userfaultfd: page faults and mapping changes of another process, delivered as messages.
 //!
-//! Written by hand because no maintained binding has MOVE, POISON and COPY's write-protect
-//! mode. Every call is one ioctl on the descriptor; the address space it acts on is the one that
+//! The bindings are written by hand because no maintained binding has MOVE, POISON and COPY's
+//! write-protect mode. Every call is one ioctl on the descriptor. It acts on the address space that
 //! created the descriptor, whichever process makes the call.
 
 use std::io;
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 const TYPE: u32 = 0xAA;
 const API: u64 = 0xAA;
-/// Bit of UFFDIO_ZEROPAGE among the calls that a registered range takes.
+/// Bit of UFFDIO_ZEROPAGE among the ioctls that a registered range supports.
 const OFFERS_ZEROPAGE: u64 = 1 << 4;
 
 /// `UFFDIO_COPY_MODE_DONTWAKE`.
@@ -17,12 +17,12 @@ const COPY_DONT_WAKE: u64 = 1;
 /// `UFFDIO_WRITEPROTECT_MODE_DONTWAKE`.
 const PROTECT_DONT_WAKE: u64 = 1 << 1;
 
-/// Request number of an ioctl that reads and writes `size` bytes.
+/// Returns the request number of an ioctl that reads and writes `size` bytes.
 const fn iowr(kind: u32, number: u32, size: usize) -> libc::c_ulong {
     ((3 << 30) | ((size as u32) << 16) | (kind << 8) | number) as libc::c_ulong
 }
 
-/// Request number of an ioctl that reads `size` bytes from the kernel.
+/// Returns the request number of an ioctl that reads `size` bytes from the kernel.
 const fn ior(kind: u32, number: u32, size: usize) -> libc::c_ulong {
     ((2 << 30) | ((size as u32) << 16) | (kind << 8) | number) as libc::c_ulong
 }
@@ -81,19 +81,19 @@ struct MoveArg {
 
 /// Features of the API, as bits.
 pub mod feature {
-    /// Write-protect faults are told from others.
+    /// Fault messages distinguish write-protect faults.
     pub const FLAG_WP: u64 = 1 << 0;
-    /// Fork hands the new address space's descriptor to the reader (needs CAP_SYS_PTRACE).
+    /// At a fork the reader receives the new address space's descriptor (needs CAP_SYS_PTRACE).
     pub const EVENT_FORK: u64 = 1 << 1;
-    /// `mremap` is reported.
+    /// The kernel reports `mremap`.
     pub const EVENT_REMAP: u64 = 1 << 2;
-    /// `madvise(DONTNEED, FREE, REMOVE)` is reported before it takes effect.
+    /// The kernel reports `madvise(DONTNEED, FREE, REMOVE)` before it takes effect.
     pub const EVENT_REMOVE: u64 = 1 << 3;
-    /// `munmap` is reported.
+    /// The kernel reports `munmap`.
     pub const EVENT_UNMAP: u64 = 1 << 6;
     /// Fault messages carry the faulting thread.
     pub const THREAD_ID: u64 = 1 << 8;
-    /// Write protection of pages not yet populated.
+    /// Pages without a page-table entry can be write-protected.
     pub const WP_UNPOPULATED: u64 = 1 << 13;
     /// Pages can be poisoned.
     pub const POISON: u64 = 1 << 14;
@@ -101,23 +101,24 @@ pub mod feature {
     pub const MOVE: u64 = 1 << 16;
 }
 
-/// What to be told of in a registered range.
+/// Kind of registration of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Touches of pages that are not there, and writes to pages that are protected.
+    /// Reports faults on missing pages, and writes to write-protected pages.
     Managed,
-    /// Nothing (write protection is available but never switched on): makes the range a legal
+    /// Reports nothing. Write protection is available but never used; it makes the range a legal
     /// destination of MOVE.
     Quiet,
 }
 
-/// Why a page could not be put in place.
+/// Reason why a page could not be put in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// A mapping change is in flight (EAGAIN): read the events, look the page up again.
+    /// A mapping change is in progress (EAGAIN): the caller must read the events and look the page
+    /// up again.
     #[error("the address space is changing")]
     Changing,
-    /// A page is there already (EEXIST).
+    /// A page is already there (EEXIST).
     #[error("a page is there already")]
     Exists,
     /// No registered mapping is there any more (ENOENT, EINVAL).
@@ -129,7 +130,7 @@ pub enum PlaceError {
     /// The machine is out of memory (ENOMEM).
     #[error("the machine is out of memory")]
     NoMemory,
-    /// Anything else, by errno.
+    /// Any other error, by errno.
     #[error("errno {0}")]
     Other(i32),
 }
@@ -147,56 +148,56 @@ impl PlaceError {
     }
 }
 
-/// One message.
+/// One message of the kernel.
 #[derive(Debug)]
 pub enum Event {
-    /// A thread touched a page that is not there and waits.
+    /// Page fault: a thread accessed a missing or write-protected page, and waits.
     Fault {
-        /// The address touched.
+        /// Address of the fault.
         address: u64,
-        /// It was a store.
+        /// Whether the access was a write.
         write: bool,
-        /// The page is there, but protected from writing.
+        /// Whether the page is present, but write-protected.
         protected: bool,
-        /// The thread that waits (as it sees itself).
+        /// Waiting thread, by its number in its own pid namespace.
         thread: u32,
     },
-    /// The address space was copied by fork; the copy's descriptor.
+    /// A fork copied the address space; carries the copy's descriptor.
     Fork(Uffd),
-    /// Memory was moved (mremap).
+    /// An `mremap` moved memory.
     Remap {
-        /// Its address before.
+        /// Old address.
         from: u64,
-        /// Its address now.
+        /// New address.
         to: u64,
-        /// In bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// The range's pages are about to be dropped.
+    /// The kernel is about to drop the range's pages.
     Remove {
-        /// Its first address.
+        /// First address.
         start: u64,
-        /// The address behind its last.
+        /// Address behind the last one.
         end: u64,
     },
     /// The range was unmapped.
     Unmap {
-        /// Its first address.
+        /// First address.
         start: u64,
-        /// The address behind its last.
+        /// Address behind the last one.
         end: u64,
     },
 }
 
-/// A userfaultfd of some address space.
+/// Userfaultfd of some address space.
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
 }
 
-/// Bytes of one message.
+/// Size of one message in bytes.
 const MESSAGE_BYTES: usize = 32;
-/// Messages read at once.
+/// Largest number of messages in one read.
 pub const MESSAGES_MAX: usize = 32;
 
 impl Uffd {
@@ -206,13 +207,14 @@ impl Uffd {
         Self { fd }
     }
 
-    /// Makes one for this process, by whichever way is permitted; `user_mode_only` asks for less.
+    /// Makes a userfaultfd for this process, by the system call or by `/dev/userfaultfd`.
+    /// `user_mode_only` needs fewer rights.
     pub fn create(user_mode_only: bool) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | i32::from(user_mode_only);
         // SAFETY: the system call takes a flag word and returns a new descriptor or an error.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if fd >= 0 {
-            // SAFETY: the kernel just returned this descriptor; nobody else owns it.
+            // SAFETY: the kernel has just returned this descriptor, and no other value owns it.
             return Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } });
         }
         let refused = io::Error::last_os_error();
@@ -226,19 +228,19 @@ impl Uffd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: as above, a descriptor the kernel just made.
+        // SAFETY: the kernel has just returned this descriptor, and no other value owns it.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Agrees on the API with `features`; returns every feature the kernel has.
+    /// Agrees on the API with `features`. Returns every feature that the kernel has.
     pub fn handshake(&self, features: u64) -> io::Result<u64> {
         let mut arg = ApiArg { api: API, features, ioctls: 0 };
         self.ioctl(iowr(TYPE, 0x3F, size_of::<ApiArg>()), &mut arg)?;
         Ok(arg.features)
     }
 
-    /// Registers a range, of small pages only: the kernel takes no single small page in the place of a
-    /// huge one, and whoever touched it would wait for ever.
+    /// Registers a range without huge pages. The kernel puts no single small page in place of a
+    /// huge one, so a fault there would wait for ever.
     pub fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()> {
         let mode = match mode {
             Mode::Managed => 3,
@@ -246,7 +248,7 @@ impl Uffd {
         };
         let mut arg = RegisterArg { range: Range { start, len }, mode, ioctls: 0 };
         self.ioctl(iowr(TYPE, 0x00, size_of::<RegisterArg>()), &mut arg)?;
-        // Where there are huge pages the kernel offers less.
+        // The kernel offers fewer ioctls for a range with huge pages.
         if arg.ioctls & OFFERS_ZEROPAGE == 0 {
             self.unregister(start, len)?;
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -254,13 +256,13 @@ impl Uffd {
         Ok(())
     }
 
-    /// Forgets a range; whoever waits in it is woken.
+    /// Unregisters a range and wakes the threads that wait in it.
     pub fn unregister(&self, start: u64, len: u64) -> io::Result<()> {
         self.ioctl(ior(TYPE, 0x01, size_of::<Range>()), &mut Range { start, len })
     }
 
-    /// Puts a copy of `pages` (whole pages) at `address`. On failure the count says how many bytes were placed
-    /// before it. Who waits there is woken by nobody but [`Uffd::wake`].
+    /// Puts a copy of `pages` (whole pages) at `address`. On failure returns the number of bytes
+    /// placed before the error. Only [`Uffd::wake`] wakes threads that wait there.
     pub fn copy(&self, address: u64, pages: &[u8]) -> Result<(), (u64, PlaceError)> {
         let mut arg = CopyArg {
             dst: address,
@@ -272,19 +274,19 @@ impl Uffd {
         match self.ioctl(iowr(TYPE, 0x03, size_of::<CopyArg>()), &mut arg) {
             Ok(()) => Ok(()),
             Err(error) => {
-                // `copied` holds the bytes placed, or the negated errno when there were none.
+                // `copied` is the number of bytes placed, or a negated errno if there were none.
                 let placed = u64::try_from(arg.copied).unwrap_or(0);
                 Err((placed, PlaceError::from_errno(error.raw_os_error().unwrap_or(0))))
             }
         }
     }
 
-    /// Protects the pages of a range that are there: writes to them arrive as faults.
+    /// Write-protects the present pages of a range: writes to them arrive as faults.
     pub fn protect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
         self.set_protection(start, len, 1)
     }
 
-    /// Lifts the protection. Who waits to write is woken by nobody but [`Uffd::wake`].
+    /// Removes the write protection. Only [`Uffd::wake`] wakes threads that wait to write.
     pub fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
         self.set_protection(start, len, PROTECT_DONT_WAKE)
     }
@@ -295,32 +297,33 @@ impl Uffd {
             .map_err(|error| PlaceError::from_errno(error.raw_os_error().unwrap_or(0)))
     }
 
-    /// Makes the page at `address` deadly to touch (SIGBUS) and wakes those who wait there.
+    /// Poisons `len` bytes of pages at `address`, so that an access raises SIGBUS, and wakes the
+    /// threads that wait there.
     pub fn poison(&self, address: u64, len: u64) -> Result<(), PlaceError> {
         let mut arg = PoisonArg { range: Range { start: address, len }, mode: 0, updated: 0 };
         self.ioctl(iowr(TYPE, 0x08, size_of::<PoisonArg>()), &mut arg)
             .map_err(|error| PlaceError::from_errno(error.raw_os_error().unwrap_or(0)))
     }
 
-    /// Moves pages of this very process (the kernel refuses it for another one's).
+    /// Moves pages of this process itself (the kernel refuses the call for another process).
     ///
     /// # Safety
-    /// Nothing may rely on what is at `from`, which is zero afterwards, nor on what is at `to`.
+    /// No code may rely on the contents at `from`, which are zero afterwards, or at `to`.
     pub unsafe fn move_here(&self, to: u64, from: u64, len: u64) -> io::Result<()> {
         let mut arg = MoveArg { dst: to, src: from, len, mode: 0, moved: 0 };
         self.ioctl(iowr(TYPE, 0x05, size_of::<MoveArg>()), &mut arg)
     }
 
-    /// Wakes those who wait in the range, so that they touch again.
+    /// Wakes the threads that wait in the range, so that they retry their access.
     pub fn wake(&self, start: u64, len: u64) -> io::Result<()> {
         self.ioctl(ior(TYPE, 0x02, size_of::<Range>()), &mut Range { start, len })
     }
 
-    /// Reads what is there, up to [`MESSAGES_MAX`] messages, without waiting; none if nothing is. Calls `each`
-    /// with every one.
+    /// Reads the pending messages, up to [`MESSAGES_MAX`], without waiting, and calls `each` with
+    /// every one. Returns their number.
     pub fn read(&self, mut each: impl FnMut(Event)) -> io::Result<usize> {
         let mut buffer = [0u64; MESSAGES_MAX * MESSAGE_BYTES / 8];
-        // SAFETY: the buffer is as long as said and any bit pattern is a valid u64.
+        // SAFETY: the buffer has the given length, and any bit pattern is a valid u64.
         let got = unsafe {
             libc::read(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), size_of_val(&buffer))
         };
@@ -341,7 +344,8 @@ impl Uffd {
                     protected: a & 2 != 0,
                     thread: c as u32,
                 },
-                // SAFETY: a fork message carries a descriptor the kernel just installed here.
+                // SAFETY: a fork message carries a descriptor that the kernel has just installed in
+                // this process.
                 0x13 => Event::Fork(Uffd::new(unsafe { OwnedFd::from_raw_fd(a as u32 as RawFd) })),
                 0x14 => Event::Remap { from: a, to: b, len: c },
                 0x15 => Event::Remove { start: a, end: b },
@@ -352,16 +356,16 @@ impl Uffd {
         Ok(count)
     }
 
-    /// Whether the address space still exists. `registered` is the address of a registered page that
-    /// is not protected: lifting its protection changes nothing.
+    /// Returns whether the address space still exists. `registered` is the address of a registered
+    /// page without write protection, so that removing the protection changes nothing.
     #[must_use]
     pub fn is_alive(&self, registered: u64) -> bool {
         !matches!(self.unprotect(registered, 4096), Err(PlaceError::Dead))
     }
 
     fn ioctl<T>(&self, request: libc::c_ulong, arg: &mut T) -> io::Result<()> {
-        // SAFETY: each caller pairs a request number with the structure whose size it encodes, and
-        // any pointers inside name memory that outlives the call.
+        // SAFETY: each caller pairs a request number with the structure whose size it encodes.
+        // Pointers inside the structure name memory that outlives the call.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, std::ptr::from_mut(arg)) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,12 +1,12 @@
 //! Reads through io_uring, with buffers owned by the ring while the kernel may write to them.
 //!
 //! Invariants:
-//! * URING-1: a buffer named by a submitted read sits in `flights` from before its submission until its
-//!   completion has been taken; nobody else can reach it in between.
-//! * URING-2: at most `capacity` reads are in flight, and the completion queue holds at least as many
+//! * URING-1: the buffer of a submitted read is in `flights` from before the submission until its
+//!   completion has been taken. No other code can reach the buffer in between.
+//! * URING-2: at most `capacity` reads are in flight. The completion queue has at least as many
 //!   entries, so it cannot overflow.
-//! * URING-3: only the holder of `submit` touches the submission queue, only the holder of `complete`
-//!   the completion queue.
+//! * URING-3: only the holder of `submit` accesses the submission queue, and only the holder of
+//!   `complete` the completion queue.
 //!
 //! Lock order: `submit`, then `flights`; `complete`, then `flights`. No lock is held across a
 //! system call.
@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A ring for reads. `T` is what the caller wants back with each completion.
+/// Ring for reads. `T` is a tag that each completion hands back to the caller.
 pub struct Uring<T> {
     ring: IoUring,
     submit: Mutex<()>,
@@ -35,31 +35,31 @@ struct Flights<T> {
 struct Flight<T> {
     buffer: AnonBuffer,
     tag: T,
-    /// Keeps the descriptor open until the kernel is done with it.
+    /// Keeps the descriptor open until the kernel has finished the read.
     _file: Arc<OwnedFd>,
 }
 
-/// A read to start: `range` of `buffer` is filled from `offset` of `file`.
+/// Read to start: it fills `range` of `buffer` from `offset` of `file`.
 pub struct Read<T> {
-    /// The file to read.
+    /// File to read.
     pub file: Arc<OwnedFd>,
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// The buffer, owned by the ring until completion.
+    /// Buffer, owned by the ring until completion.
     pub buffer: AnonBuffer,
-    /// Which bytes of the buffer to fill.
+    /// Bytes of the buffer to fill.
     pub range: Range<usize>,
-    /// Handed back with the completion.
+    /// Tag that the completion hands back.
     pub tag: T,
 }
 
-/// A read that ended.
+/// Completed read.
 pub struct Completed<T> {
-    /// The buffer given to [`Uring::read`].
+    /// Buffer given to [`Uring::read`].
     pub buffer: AnonBuffer,
-    /// The tag given to [`Uring::read`].
+    /// Tag given to [`Uring::read`].
     pub tag: T,
-    /// Bytes read (0 at the end of the file), or the error.
+    /// Number of bytes read (0 at the end of the file), or the error.
     pub result: io::Result<usize>,
 }
 
@@ -68,8 +68,8 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 }
 
 impl<T> Uring<T> {
-    /// A ring for `capacity` reads in flight that signals completions on `event` (an eventfd).
-    /// Fails where the kernel has no io_uring (ENOSYS) or does not let us use it (EPERM).
+    /// Creates a ring for `capacity` reads in flight that signals completions on `event` (an
+    /// eventfd). Fails if the kernel has no io_uring (ENOSYS) or does not permit it (EPERM).
     pub fn new(capacity: u32, event: BorrowedFd<'_>) -> io::Result<Self> {
         let ring = IoUring::builder().dontfork().build(capacity)?;
         if ring.params().cq_entries() < capacity {
@@ -84,24 +84,25 @@ impl<T> Uring<T> {
         Ok(Self { ring, submit, complete, flights: Mutex::new(flights) })
     }
 
-    /// Starts a read. Hands it back when `capacity` reads are in flight already.
+    /// Starts a read. Hands the read back if `capacity` reads are already in flight.
     ///
     /// # Panics
-    /// When the range does not lie within the buffer: a bug of the caller.
+    /// If the range does not lie within the buffer: a bug of the caller.
     pub fn read(&self, read: Read<T>) -> Result<(), Read<T>> {
         self.queue(read)?;
         self.enter();
         Ok(())
     }
 
-    /// The same for one of several reads, which begin together with [`Uring::enter`]: one system call, and one request of
-    /// the disk for those that lie side by side.
+    /// Queues one of several reads, which [`Uring::enter`] starts together. They need only one
+    /// system call, and adjacent reads need only one request of the disk. Hands the read back if
+    /// `capacity` reads are already in flight.
     pub fn queue(&self, read: Read<T>) -> Result<(), Read<T>> {
         let Read { file, offset, mut buffer, range, tag } = read;
         assert!(range.start <= range.end && range.end <= buffer.len(), "read past the buffer");
         let length = u32::try_from(range.len()).expect("a read is far below 4 GiB");
         let fd = types::Fd(file.as_raw_fd());
-        // SAFETY: the range was checked to lie within the buffer's mapping.
+        // SAFETY: the assertion has checked that the range lies within the buffer's mapping.
         let target = unsafe { buffer.as_mut_ptr().add(range.start) };
         let entry = opcode::Read::new(fd, target, length).offset(offset).build();
         {
@@ -110,13 +111,14 @@ impl<T> Uring<T> {
             let Some(index) = flights.free.pop() else {
                 return Err(Read { file, offset, buffer, range, tag });
             };
-            // SAFETY: URING-3: we hold `submit`, so no other SubmissionQueue exists.
+            // SAFETY: URING-3: this function holds `submit`, so no other SubmissionQueue exists.
             let mut queue = unsafe { self.ring.submission_shared() };
             let entry = entry.user_data(u64::from(index));
             flights.slots[index as usize] = Some(Flight { buffer, tag, _file: file.clone() });
-            // SAFETY: URING-1: buffer and descriptor stay in `flights` until the completion is taken.
+            // SAFETY: URING-1: buffer and descriptor stay in `flights` until the completion is
+            // taken.
             if unsafe { queue.push(&entry) }.is_err() {
-                // Reads of other threads wait in the queue and are being submitted right now.
+                // The queue is full of reads of other threads, which are being submitted right now.
                 let flight = flights.slots[index as usize].take().expect("stored just above");
                 flights.free.push(index);
                 return Err(Read { file, offset, buffer: flight.buffer, range, tag: flight.tag });
@@ -125,12 +127,12 @@ impl<T> Uring<T> {
         Ok(())
     }
 
-    /// Tells the kernel about queued reads, however often it asks to try again.
+    /// Submits queued reads to the kernel, and repeats that as often as the kernel asks for it.
     pub fn enter(&self) {
         let mut pause_us = 1;
         while let Err(error) = self.ring.submitter().submit() {
-            // EINTR, or EAGAIN and EBUSY while the kernel is short of memory. Anything else means
-            // that the ring itself is broken, which its set-up has ruled out.
+            // EINTR, or EAGAIN and EBUSY while the kernel is short of memory. Any other error means
+            // that the ring itself is broken, which its creation has ruled out.
             let again = [rustix::io::Errno::AGAIN, rustix::io::Errno::BUSY];
             let known = error.kind() == io::ErrorKind::Interrupted
                 || again.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error()));
@@ -140,11 +142,11 @@ impl<T> Uring<T> {
         }
     }
 
-    /// Takes one completion if there is one. Makes no system call.
+    /// Takes one completion if there is one, without a system call.
     pub fn complete(&self) -> Option<Completed<T>> {
         let entry = {
             let _complete = lock(&self.complete);
-            // SAFETY: URING-3: we hold `complete`, so no other CompletionQueue exists.
+            // SAFETY: URING-3: this function holds `complete`, so no other CompletionQueue exists.
             unsafe { self.ring.completion_shared() }.next()
         }?;
         let index = entry.user_data() as usize;
@@ -156,7 +158,7 @@ impl<T> Uring<T> {
         Some(Completed { buffer: flight.buffer, tag: flight.tag, result })
     }
 
-    /// Reads started whose completion has not been taken.
+    /// Returns the number of started reads whose completion has not been taken.
     pub fn in_flight(&self) -> usize {
         let flights = lock(&self.flights);
         flights.slots.len() - flights.free.len()
@@ -164,7 +166,7 @@ impl<T> Uring<T> {
 }
 
 impl<T> Drop for Uring<T> {
-    /// The kernel may still write to buffers in flight: they must not be freed before it is done.
+    /// Waits for all reads, because the kernel may still write to buffers in flight.
     fn drop(&mut self) {
         while self.in_flight() > 0 {
             if self.complete().is_none() {
@@ -181,8 +183,8 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;
 
-    /// Some sandboxes refuse io_uring; the store has another way then, and these tests nothing to
-    /// say.
+    /// Creates a ring. Skips the test in a sandbox that refuses io_uring; the store then reads in
+    /// another way.
     fn ring(capacity: u32) -> Uring<u32> {
         let event = eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd");
         let refused = |error| ebb_testing::skip(&format!("io_uring is refused here: {error}"));

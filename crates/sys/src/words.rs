@@ -1,8 +1,8 @@
-//! Words that somebody else chose: the name of a process, what a server says.
+//! Texts from other programs, made safe for a terminal: names of processes, answers of servers.
 
 use std::borrow::Cow;
 
-/// Without letters that a terminal acts upon: each is a space.
+/// Replaces each control character, on which a terminal might act, by a space.
 #[must_use]
 pub fn plain(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
@@ -11,7 +11,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same, of the first `max` letters.
+/// Returns the first `max` characters, with each control character replaced by a space.
 #[must_use]
 pub fn brief(text: &str, max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(max) {
@@ -24,7 +24,8 @@ pub fn brief(text: &str, max: usize) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    /// A process was named after a line of Ebb's, and its message had that line.
+    /// A process that was named after an output line of Ebb's could put that line into Ebb's
+    /// messages.
     #[test]
     fn a_terminal_acts_upon_nothing_and_lines_stay_one() {
         assert_eq!(plain("\x1b[31m\nebb: ok\u{9b}2J"), " [31m ebb: ok 2J");

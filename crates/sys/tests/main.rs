@@ -1,4 +1,4 @@
-//! The kernel's interfaces, tried on this kernel.
+//! Tests of the kernel's interfaces on the running kernel.
 
 mod memory;
 mod uffd;

@@ -1,4 +1,4 @@
-//! What reading another process's memory does to it.
+//! Tests of the effect that reading has on another process's memory.
 
 use ebb_sys::memory::Memory;
 use ebb_sys::pagemap::Pagemap;
@@ -7,7 +7,7 @@ use ebb_sys::process::{self, Pidfd};
 const PAGES: usize = 8;
 const PAGE: usize = 4096;
 
-/// A forked child that shares the caller's memory until it is dropped.
+/// Forked child that shares the caller's memory until this value is dropped.
 struct Child(libc::pid_t);
 
 impl Child {
@@ -28,28 +28,28 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         let _ = Pidfd::open(self.0.cast_unsigned()).and_then(|child| child.send(libc::SIGKILL));
-        // SAFETY: no status is asked for.
+        // SAFETY: a null status pointer asks for no status.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
     }
 }
 
-/// `PAGES` pages of small size, the first byte of each its number plus one.
+/// Maps `PAGES` small pages, each of which begins with its index plus one.
 fn filled() -> u64 {
     let len = PAGES * PAGE;
     let (rights, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, left to the end of the test's process.
+    // SAFETY: a new mapping, which stays until the test's process ends.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     for page in 0..PAGES {
-        // SAFETY: within the mapping.
+        // SAFETY: the address is within the mapping.
         unsafe { at.cast::<u8>().add(page * PAGE).write(page as u8 + 1) };
     }
     at as u64
 }
 
-/// Cool pages that a fork had shared were read to be stored, and the reading copied each of them, unseen; what
-/// was dropped then counted as freed, and the original stayed.
+/// A read that copied each shared standby page before it was stored would undo its reclaim. The
+/// dropped copy would count as freed, and the original would stay.
 #[test]
 fn a_shared_page_that_is_read_stays_shared() {
     let at = filled();
@@ -62,7 +62,7 @@ fn a_shared_page_that_is_read_stays_shared() {
     assert_eq!(memory.read_pages(&addresses, &mut pages).expect("they are there"), 5);
     assert_eq!(pages.map(|page| page[0]), [1, 2, 3, 6, 8, 0, 0, 0]);
     assert_eq!(map.shared(at / PAGE as u64, PAGES as u64).expect("it runs"), PAGES as u64);
-    // What it is instead of.
+    // `process_vm_readv`, which the pager avoids, copies the page.
     process::read_pages(task, &[at], &mut pages).expect("it is there");
     assert_eq!(map.shared(at / PAGE as u64, PAGES as u64).expect("it runs"), PAGES as u64 - 1);
 }
@@ -71,7 +71,7 @@ fn a_shared_page_that_is_read_stays_shared() {
 fn what_is_missing_ends_a_reading() {
     let at = filled();
     let hole = (at + 3 * PAGE as u64) as *mut libc::c_void;
-    // SAFETY: within the mapping, which nobody else knows.
+    // SAFETY: the range is within the mapping, and no other code uses it.
     assert_eq!(unsafe { libc::munmap(hole, PAGE) }, 0);
     let child = Child::new();
     let memory = Memory::open(child.0.cast_unsigned()).expect("the memory of a child");

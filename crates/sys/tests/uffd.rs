@@ -1,5 +1,5 @@
-//! What userfaultfd says when a page cannot be put in place: every odd return that a handler has to expect,
-//! each made to happen. The pager's answers to them (`not_placed`, `fresh`) rest on this.
+//! Shows every unusual result of userfaultfd when a page cannot be put in place. The pager's
+//! handling of these results (`not_placed`, `fresh`) relies on them.
 
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::probe;
@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const PAGE: u64 = 4096;
 
-/// Pages of fresh memory, registered; left behind at the end of the test.
+/// Maps and registers pages of fresh memory, which stay mapped at the end of the test.
 fn registered(uffd: &Uffd, pages: u64) -> u64 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let len = pages * PAGE;
-    // SAFETY: a new mapping wherever the kernel likes.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len as usize, access, kind, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     uffd.register(at as u64, len, Mode::Managed).expect("fresh memory can be registered");
@@ -23,7 +23,7 @@ fn registered(uffd: &Uffd, pages: u64) -> u64 {
 }
 
 fn byte(address: u64) -> u8 {
-    // SAFETY: the caller has had a page put there.
+    // SAFETY: the caller has put a page there.
     unsafe { (address as *const u8).read_volatile() }
 }
 
@@ -72,7 +72,7 @@ fn a_copy_that_meets_a_page_says_how_far_it_came() {
 fn a_copy_into_a_hole_places_nothing() {
     let uffd = uffd(0);
     let at = registered(&uffd, 4);
-    // SAFETY: nobody uses the last two pages.
+    // SAFETY: the last two pages are not in use.
     unsafe { libc::munmap((at + 2 * PAGE) as *mut libc::c_void, 2 * PAGE as usize) };
     let across = uffd.copy(at, &[9; 4 * PAGE as usize]);
     assert_eq!(across, Err((0, PlaceError::Gone)), "it reaches over the end");
@@ -88,7 +88,7 @@ fn while_a_discard_is_unread_nothing_is_placed_and_the_discard_waits() {
         // SAFETY: the memory is the test's own.
         unsafe { libc::madvise(at as *mut libc::c_void, PAGE as usize, libc::MADV_DONTNEED) }
     });
-    // Until the discard has begun the page goes in, or is there already.
+    // Until the discard has begun, the copy succeeds or finds the page already there.
     let refused = eventually_some("the discard to begin", || {
         let placed = uffd.copy(at + PAGE, &[6; PAGE as usize]);
         (!matches!(placed, Ok(_) | Err((0, PlaceError::Exists)))).then_some(placed)
@@ -108,10 +108,10 @@ fn an_address_space_that_has_ended_says_so() {
     let uffd = uffd(feature::EVENT_FORK);
     let at = registered(&uffd, 1);
     let forking = std::thread::spawn(|| {
-        // SAFETY: the child does nothing but end.
+        // SAFETY: the child only exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: ends at once, without touching anything of the parent's.
+            // SAFETY: exits at once, without using any memory of the parent's.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;
@@ -125,8 +125,9 @@ fn an_address_space_that_has_ended_says_so() {
     assert!(!child.is_alive(at) && uffd.is_alive(at));
 }
 
-/// On Linux 6.18 a move that met a change of the page's entry says EEXIST and has moved the page: its page map is
-/// to be believed. A page that was taken for one that stayed was lost, as its place was dropped.
+/// Shows that the page map, and not the result, tells where a page is after a failed move. On Linux
+/// 6.18 a move that meets a change of the page-table entry answers EEXIST though it has moved the
+/// page. If the pager trusted the result, it would drop the page's new location and lose the page.
 #[test]
 fn a_move_that_finds_its_place_taken_may_have_moved_the_page() {
     const MOVES: u32 = 20_000;
@@ -138,7 +139,7 @@ fn a_move_that_finds_its_place_taken_may_have_moved_the_page() {
     let ended = AtomicBool::new(false);
     let mut moved_all_the_same = 0;
     std::thread::scope(|scope| {
-        // Changes the entry all the time, as writes after a fork do.
+        // Changes the page-table entry all the time, as writes after a fork do.
         scope.spawn(|| {
             while !ended.load(Relaxed) {
                 let _ = uffd.protect(home, PAGE);
@@ -169,27 +170,30 @@ fn a_move_that_finds_its_place_taken_may_have_moved_the_page() {
     println!("{moved_all_the_same} of {MOVES} moves said EEXIST and had moved the page");
 }
 
-/// A guard is replaced by COPY without a word, and nobody is told when it is put there: the page map
-/// shows it. A marker of write protection, which shows much the same, is no page.
+/// COPY replaces a guard without an error, and the kernel sends no event when a guard is installed.
+/// Only the page map shows the guard. The marker of write protection looks much the same, but its
+/// page is unmapped.
 #[test]
 fn what_is_vacant_can_be_told_from_what_is_guarded() {
     const GUARD_INSTALL: i32 = 102;
     let uffd = uffd(feature::WP_UNPOPULATED);
     let at = registered(&uffd, 4);
     let pagemap = Pagemap::open(std::process::id()).expect("a process may read its own");
-    let vacant = || pagemap.vacant(at / PAGE, 4).expect("the area is there");
+    let unmapped = || pagemap.unmapped(at / PAGE, 4).expect("the area is there");
     uffd.copy(at, &[1; PAGE as usize]).expect("the page was missing");
     uffd.protect(at + 2 * PAGE, PAGE).expect("what is not there can be protected");
-    assert_eq!(vacant(), [false, true, true, true]);
+    assert_eq!(unmapped(), [false, true, true, true]);
     let guard = (at + PAGE) as *mut libc::c_void;
     // SAFETY: the memory is the test's own.
     if unsafe { libc::madvise(guard, PAGE as usize, GUARD_INSTALL) } != 0 {
         skip("before Linux 6.13 there are no guards");
     }
-    assert_eq!(vacant(), [false, false, true, true]);
+    assert_eq!(unmapped(), [false, false, true, true]);
     uffd.copy(at + PAGE, &[2; PAGE as usize]).expect("the kernel takes the guard for nothing");
     assert_eq!(byte(at + PAGE), 2, "the guard is lost");
-    assert!(pagemap.vacant(u64::MAX / PAGE - 1, 2).is_ok_and(|vacant| vacant == [false, false]));
+    assert!(
+        pagemap.unmapped(u64::MAX / PAGE - 1, 2).is_ok_and(|unmapped| unmapped == [false, false])
+    );
 }
 
 #[test]
@@ -197,7 +201,7 @@ fn huge_pages_are_not_registered() {
     let uffd = uffd(0);
     let (len, access) = (2 << 20, libc::PROT_READ | libc::PROT_WRITE);
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping wherever the kernel likes, without a page.
+    // SAFETY: a new mapping at an address of the kernel's choice, without a page.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
     if at == libc::MAP_FAILED {
         skip("this kernel has no huge pages");

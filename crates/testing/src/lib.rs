@@ -1,37 +1,38 @@
-//! How tests wait: for an event, on any host that makes progress.
+//! Waiting in tests: for an event, on any host that makes progress.
 //!
-//! A test never compares a time. This file has the only clock of the tests, which ends a test that hangs: a host may be as
-//! slow as it likes within [`HANG`]. `./test quick` refuses `sleep`, `Instant` and `elapsed` in tests anywhere else.
+//! A test never compares a time. This file has the only clock of the tests, which ends a test that
+//! hangs. A host may be arbitrarily slow within [`HANG`]. `./test quick` refuses `sleep`, `Instant`
+//! and `elapsed` in tests anywhere else.
 
 use std::fmt::Debug;
 use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A test that waits for one event for so long hangs.
+/// Duration after which a wait for one event counts as a hang.
 pub const HANG: Duration = Duration::from_secs(600);
-/// The time between two looks, at least and at most.
+/// Shortest and longest time between two checks.
 const LOOK: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
-/// The guard of one wait.
+/// The clock of one wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard(Instant);
 
 impl Guard {
-    /// The wait begins.
+    /// Begins the wait.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "it begins something")]
     pub fn new() -> Self {
         Self(Instant::now())
     }
 
-    /// Whether the wait is longer than any that ends.
+    /// Returns whether the wait is longer than [`HANG`].
     #[must_use]
     pub fn hangs(&self) -> bool {
         self.0.elapsed() > HANG
     }
 
-    /// Lets others run before the next look, for as long as the wait has lasted.
+    /// Sleeps before the next check, for as long as the wait has lasted, within the limits.
     ///
     /// # Panics
     ///
@@ -76,7 +77,7 @@ pub fn eventually_some<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T 
 ///
 /// # Panics
 ///
-/// The test hangs: it never saw that. The message has what it saw last.
+/// The test hangs: `look` never saw that. The message has the last value seen.
 #[track_caller]
 pub fn eventually_is<T: PartialEq + Debug>(what: &str, wanted: T, mut look: impl FnMut() -> T) {
     let guard = Guard::new();
@@ -89,23 +90,24 @@ pub fn eventually_is<T: PartialEq + Debug>(what: &str, wanted: T, mut look: impl
     }
 }
 
-/// Gives others time to do what they must not do. A test that needs this cannot fail on a slow host, only miss a fault there.
+/// Gives other threads time to do something forbidden. A test that needs this cannot fail on a slow
+/// host. It can only miss a fault there.
 pub fn give_time(time: Duration) {
     thread::sleep(time);
 }
 
-/// The status of a test process that cannot run here, as automake has it.
+/// Exit status of a test process that cannot run here, as in automake.
 pub const SKIPPED: i32 = 77;
 
-/// This test cannot run here, for this reason: `./test` counts it as skipped.
+/// Ends a test that cannot run here, with the reason `why`. `./test` counts it as skipped.
 ///
 /// # Panics
 ///
-/// Where the test shares its process with others, as under `cargo test`.
+/// In a process shared with other tests, as under `cargo test`.
 #[track_caller]
 pub fn skip(why: &str) -> ! {
     if std::env::var_os("EBB_TEST_RUNNER").is_some() {
-        // What `println` writes the test harness would keep for itself.
+        // Does not use `println`, because the test harness would capture it.
         let _ = writeln!(std::io::stdout(), "skipped: {why}");
         std::process::exit(SKIPPED);
     }

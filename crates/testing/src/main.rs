@@ -1,8 +1,9 @@
-//! Runs test programs as `./test` wants it: each test in a process of its own, a few at a time.
+//! Runs test programs for `./test`: each test in a process of its own, a few at a time.
 //!
-//! Standard input has what `cargo test --no-run --message-format=json` says; arguments are packages, of which those (or, after
-//! `--except`, all others) are run. The output shows failures, skipped and slow tests, and how far the run is. The last line
-//! is `N passed, N failed, N skipped`. The folder `EBB_TEST_LOGS` gets `NAME.slowest`, `NAME.times` and `NAME.skipped`.
+//! Standard input is the output of `cargo test --no-run --message-format=json`. Arguments are the
+//! packages to run or, after `--except`, the packages to leave out. The output shows failures,
+//! skipped and slow tests, and the progress. The last line is `N passed, N failed, N skipped`. The
+//! folder `EBB_TEST_LOGS` gets `NAME.slowest`, `NAME.times` and `NAME.skipped`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,18 +16,18 @@ use std::time::{Duration, Instant};
 use ebb_testing::{HANG, SKIPPED};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-/// Tests that take longer are shown when they end.
+/// Duration above which a test is shown when it ends.
 const SLOW: Duration = Duration::from_secs(10);
-/// How often the output says how far the run is, and what takes longer than that.
+/// Interval at which the output shows the progress and the tests that run for longer than that.
 const TELL_EVERY: Duration = Duration::from_secs(30);
-/// A test process that lives for so long does not end by its own guard.
+/// Duration after which a test process is killed, because its own clock has not ended it.
 const KILL_AFTER: Duration = Duration::from_secs(HANG.as_secs() * 2);
-/// In a second: USER_HZ.
+/// Clock ticks in a second: USER_HZ.
 const TICKS: u64 = 100;
-/// Lines of the list of the slowest tests.
+/// Number of lines of the list of the slowest tests.
 const SLOWEST: usize = 30;
 
-/// A test: its program, its name in it.
+/// A test: its program, and its name in the program.
 #[derive(Clone, Debug)]
 struct Test {
     program: PathBuf,
@@ -41,7 +42,7 @@ impl Test {
     }
 }
 
-/// What came of the tests so far.
+/// State of the run.
 #[derive(Default)]
 struct Board {
     waiting: Vec<Test>,
@@ -53,7 +54,7 @@ struct Board {
     times: Vec<Time>,
 }
 
-/// How long a test took, how much of the CPUs it and the processes that ended before it took, and its name.
+/// Duration of a test, CPU time of the test and of its ended child processes, and its name.
 type Time = (Duration, Duration, String);
 
 enum Outcome {
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
         &mut waiting,
         &std::fs::read_to_string(logs.join(format!("{name}.times"))).unwrap_or_default(),
     );
-    // One more than CPUs: some wait.
+    // One more job than CPUs, because some tests wait.
     let jobs = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(1, 4) + 1);
     let total = waiting.len();
     let board = Mutex::new(Board { waiting, total, ..Board::default() });
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(failed > 0 || total == 0))
 }
 
-/// The run's name, and which packages are run.
+/// Parses the run's name, and the packages to run.
 fn arguments() -> (String, bool, Vec<String>) {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     if words.is_empty() {
@@ -120,7 +121,7 @@ fn arguments() -> (String, bool, Vec<String>) {
     (name, except, words)
 }
 
-/// The test programs that cargo has made: program, the package's folder, target.
+/// Reads the test programs that cargo has built: program, the package's folder, target.
 fn programs(is_wanted: impl Fn(&str) -> bool) -> Vec<(PathBuf, PathBuf, String)> {
     let mut programs = Vec::new();
     for line in std::io::stdin().lock().lines() {
@@ -135,7 +136,8 @@ fn programs(is_wanted: impl Fn(&str) -> bool) -> Vec<(PathBuf, PathBuf, String)>
         let folder = PathBuf::from(manifest).parent().expect("a folder").to_owned();
         let target = message["target"]["name"].as_str().unwrap_or("?").to_owned();
         let package = message["package_id"].as_str().unwrap_or_default();
-        // path+file:///…/crates/e2e#ebb-e2e@0.1.0, or …#0.1.0 where the folder has the package's name
+        // path+file:///…/crates/e2e#ebb-e2e@0.1.0, or …#0.1.0 where the folder has the package's
+        // name
         let package = package.rsplit('#').next().and_then(|rest| rest.split('@').next());
         if is_test && is_wanted(package.unwrap_or_default()) {
             programs.push((PathBuf::from(program), folder, target));
@@ -162,7 +164,8 @@ fn tests_of((program, folder, target): &(PathBuf, PathBuf, String)) -> Vec<Test>
     all.into_iter().filter(|name| !ignored.contains(name)).map(test).collect()
 }
 
-/// Those that took long the last time are first, so that nothing long is left at the end. The first waits last in the list.
+/// Sorts the tests so that those that took longest the last time run first, and no long test is
+/// left at the end. Tests are taken from the end of the list.
 fn order(tests: &mut [Test], times: &str) {
     let time = |line: &str| {
         let (time, rest) = line.split_once(" s  ")?;
@@ -207,7 +210,7 @@ fn work(board: &Mutex<Board>) {
                 board.skipped.push(format!("{label}: {why}"));
             }
             Outcome::Failed(text) => {
-                // Indented: what a harness says in it is not the runner's own count.
+                // Indented, so that a line of a harness does not look like the runner's own count.
                 let text = text.replace('\n', "\n    ");
                 println!("[{so_far}] FAILED in {seconds:.0} s: {label}\n    {text}");
                 board.failed.push(label);
@@ -216,7 +219,7 @@ fn work(board: &Mutex<Board>) {
     }
 }
 
-/// Runs one test: what came of it, and what it took of the CPUs.
+/// Runs one test. Returns its outcome and its CPU time.
 fn run(test: &Test) -> (Outcome, Duration) {
     let mut command = Command::new(&test.program);
     command
@@ -231,7 +234,8 @@ fn run(test: &Test) -> (Outcome, Duration) {
         Ok(child) => child,
         Err(error) => return (Outcome::Failed(error.to_string()), Duration::ZERO),
     };
-    // What the test leaves behind may keep the pipes open: the readers are not waited for beyond its end.
+    // Processes that the test leaves behind may keep the pipes open, so the readers get only a
+    // short time after its end.
     let texts = [
         read_along(child.stdout.take().expect("piped")),
         read_along(child.stderr.take().expect("piped")),
@@ -262,7 +266,7 @@ fn run(test: &Test) -> (Outcome, Duration) {
     (outcome, cpu)
 }
 
-/// What comes of a pipe, and who reads it.
+/// The text read from a pipe, and the thread that reads it.
 type Reading = (std::sync::Arc<Mutex<Vec<u8>>>, std::thread::JoinHandle<()>);
 
 fn read_along(mut pipe: impl Read + Send + 'static) -> Reading {
@@ -277,7 +281,7 @@ fn read_along(mut pipe: impl Read + Send + 'static) -> Reading {
     (text, reader)
 }
 
-/// Waits for its end; no status, and it is killed, if that does not come.
+/// Waits for the end of a test. If it takes too long, kills it and returns no status.
 fn wait(child: &mut Child) -> (Option<ExitStatus>, Duration) {
     let began = Instant::now();
     let mut pause = Duration::from_millis(1);
@@ -298,7 +302,8 @@ fn wait(child: &mut Child) -> (Option<ExitStatus>, Duration) {
     }
 }
 
-/// What a process that has ended took of the CPUs, with the children that it waited for: proc_pid_stat(5), utime to cstime.
+/// Returns the CPU time of an ended process, with the children that it waited for:
+/// proc_pid_stat(5), utime to cstime.
 fn cpu_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
@@ -306,7 +311,7 @@ fn cpu_time(process: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / TICKS)
 }
 
-/// Says now and then how far the run is.
+/// Prints the progress at intervals.
 fn tell(board: &Mutex<Board>, began: Instant, is_over: impl Fn() -> bool) {
     let mut told = Instant::now();
     while !is_over() {

@@ -1,9 +1,10 @@
-//! What the runner says of tests that pass, fail and cannot run: this program's own.
+//! Checks the runner's output for tests that pass, fail and cannot run: those of this program
+//! itself.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// The runner has started this program.
+/// Returns whether the test of the runner has started this program.
 fn is_sample() -> bool {
     std::env::var_os("EBB_SAMPLE").is_some()
 }

@@ -1,8 +1,9 @@
-//! The page-frame allocator beside others, in one run and by ratios.
+//! Compares the page-frame allocator with others, in one run and by ratios.
 //!
 //! Contenders: the bound (each thread pops and pushes an array of its own, which is no allocator),
-//! Ebb's two stores, and `buddy_system_allocator` behind a mutex. Not here: LLFree is not
-//! published as a package; its published ratios to the same bound are printed beside the measured ones.
+//! Ebb's two stores, and `buddy_system_allocator` behind a mutex. LLFree is not among them, because
+//! it is not published as a package. Its published ratios to that bound are printed beside the
+//! measured ones.
 
 mod facts;
 mod goals;
@@ -40,7 +41,7 @@ struct Args {
     /// Skip the tables; only checks, locks, drains, start-up.
     #[arg(long)]
     facts: bool,
-    /// JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +51,7 @@ const NAMES: [&str; 5] =
     ["array (bound)", "ebb fast", "ebb fast, hint", "ebb lists", "mutex buddy_system_allocator"];
 
 struct Field {
-    /// By thread count: its arrays hold all frames between them.
+    /// Arrays for each thread count; the arrays of one thread count hold all frames.
     arrays: Vec<(usize, Arrays)>,
     fast: Ebb,
     hint: Hinted,
@@ -72,7 +73,7 @@ impl Field {
         })
     }
 
-    /// One sample of contender `i`.
+    /// Takes one sample of contender `i`.
     fn sample(&self, i: usize, load: &Load) -> Cell {
         fn one<C: Contender>(contender: &C, load: &Load) -> Cell {
             contender.settle();

@@ -1,4 +1,5 @@
-//! What is not a table: the shape of checks, lock holds, drains, start-up and metadata.
+//! Measures facts beside the tables: the shape of checks, lock holds, drains, start-up and
+//! metadata.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use ebb_mm::frame::{Checks, Config, Gfp, NoHost, Order, PcpRule, Request};
 
 const GIB: u32 = 1 << 18;
 
-/// All facts, a line each.
+/// Returns all facts, a line each.
 pub fn all(rounds: usize) -> Result<Vec<String>, String> {
     let mut lines = checks(rounds)?;
     lines.extend(holds()?);
@@ -23,7 +24,7 @@ fn verdict(ok: bool) -> &'static str {
     if ok { "holds" } else { "FAILS" }
 }
 
-/// Order 9 with the faithful store: checks under the lock, after it, off.
+/// Measures order 9 with the faithful store: checks under the lock, after it, off.
 fn checks(rounds: usize) -> Result<Vec<String>, String> {
     let modes = [Checks::UnderLock, Checks::AfterLock, Checks::OnPop, Checks::Off];
     let build = |&checks: &Checks| {
@@ -33,8 +34,9 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
     let machines: Vec<Ebb> = modes.iter().map(build).collect::<Result<_, _>>()?;
     let mut medians = [[Cell::default(); 4]; 2];
     for threads in [1, 2] {
-        // A short phase for two: who starts together is at it together. Their sets are empty then, so
-        // that all blocks come from refills; a long phase needs no such care.
+        // For two threads the phase is short, so that threads that start together also work
+        // together. Their sets are empty then, so that all blocks come from refills. A long phase
+        // needs no such care.
         let (blocks, passes) = if threads == 1 { (2048, 2) } else { (512, 1) };
         let load = Load { threads, order: 9, blocks, pattern: Pattern::Bulk, passes };
         let mut samples = [const { Vec::new() }; 4];
@@ -47,7 +49,7 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
             }
         }
         medians[threads - 1] = samples.map(|s: Vec<Cell>| {
-            // A shared machine only ever adds to the time on the wall.
+            // Other load on a shared machine only adds to the wall-clock time.
             let least = s[1..].iter().map(|c| c.get_wall).fold(f64::INFINITY, f64::min);
             Cell { get_wall: least, ..median(&s[1..]) }
         });
@@ -84,7 +86,8 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-/// How long a refill holds the lock, by when checks run; and what two threads wait for it.
+/// Measures how long a refill holds the lock, by when checks run, and how long two threads wait for
+/// it.
 fn holds() -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
     for (name, base) in [("lists", Mechanisms::faithful()), ("fast", Mechanisms::fast())] {
@@ -116,7 +119,7 @@ fn holds() -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-/// A full set of single frames, given back by another thread's order.
+/// Measures the drain of a full set of single frames that another thread orders.
 fn drains() -> Result<Vec<String>, String> {
     let ebb = Ebb::new(8 * GIB, 2, &Mechanisms::fast(), None).map_err(|error| error.to_string())?;
     let frames = ebb.frames();
@@ -150,7 +153,7 @@ fn drains() -> Result<Vec<String>, String> {
     )])
 }
 
-/// 64 GiB: time to build, bytes per frame.
+/// Measures a machine of 64 GiB: time to build, bytes per frame.
 fn start_up() -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
     let machines = [

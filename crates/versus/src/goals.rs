@@ -1,11 +1,11 @@
-//! The goals, as ratios to the bound of the same run.
+//! The goals, as ratios to the bound of one run.
 
 use ebb_bench::alloc::{Cell, Pattern, Table};
 
 const BOUND: usize = 0;
 const FAST: usize = 1;
 const BUDDY: usize = 4;
-/// What a second thread may cost.
+/// Largest allowed cost of a second thread, as a ratio.
 const SECOND_THREAD_MAX: f64 = 1.25;
 
 struct Goal {
@@ -15,7 +15,7 @@ struct Goal {
     what: &'static str,
     part: fn(&Cell) -> f64,
     most: f64,
-    /// LLFree's ratio to the same bound, from its own harness.
+    /// LLFree's ratio to that bound, from its own harness.
     llfree: f64,
 }
 
@@ -48,7 +48,7 @@ const fn goal(
     Goal { order, pattern, threads, what, part, most, llfree }
 }
 
-/// A line per goal that the tables speak of.
+/// Returns a line for each goal that the tables cover.
 pub fn judge(tables: &[Table]) -> Vec<String> {
     let rows = || tables.iter().flat_map(|t| &t.rows);
     let verdict = |ok: bool| if ok { "holds" } else { "FAILS" };

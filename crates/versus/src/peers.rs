@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use buddy_system_allocator::FrameAllocator;
 use ebb_bench::alloc::{Contender, Worker};
 
-/// An array of frames per thread, with no lock, no zone, no count: what no allocator can beat. It
-/// is reached as every allocator is, through a shared reference and a thread's number, and its
+/// An array of frames per thread, without lock, zone or count: a bound that no allocator can beat.
+/// Like every allocator it is reached through a shared reference and a thread's number, and its
 /// length is in memory.
 #[derive(Debug)]
 pub struct Arrays {
@@ -22,7 +22,7 @@ struct Stack {
 }
 
 impl Arrays {
-    /// `frames` frames in blocks of `order`, shared out to `threads`.
+    /// Creates `frames` frames in blocks of `order`, divided among `threads`.
     pub fn new(frames: u32, threads: usize, order: u8) -> Self {
         let blocks = frames >> order;
         let stack = |i: usize| {
@@ -42,7 +42,7 @@ impl Contender for Arrays {
     }
 }
 
-/// One thread's way to its array.
+/// One thread's access to its array.
 #[derive(Debug)]
 pub struct OneArray<'a>(&'a Arrays, usize);
 
@@ -70,7 +70,7 @@ impl Worker for OneArray<'_> {
 pub struct MutexBuddy(Mutex<FrameAllocator<11>>);
 
 impl MutexBuddy {
-    /// One range of `frames` frames.
+    /// Creates one range of `frames` frames.
     pub fn new(frames: u32) -> Self {
         let mut buddy = FrameAllocator::new();
         buddy.add_frame(0, frames as usize);

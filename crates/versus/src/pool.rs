@@ -1,13 +1,17 @@
-//! Random reads through `ebb-pool` beside others, of a tree several times as large as the memory they have.
+//! Compares random reads through `ebb-pool` and other stores, of a tree several times as large as
+//! their memory.
 //!
-//! Each contender keeps the same records (keys of 8 bytes, values of 120) in its own tree and looks random ones up:
-//! * `ebb`: [`BTree`] on a [`Pool`], direct I/O, frames for the memory given;
-//! * `mmap`: the same file and the same tree, mapped, in a memory cgroup;
+//! Each contender keeps equal records (keys of 8 bytes, values of 120) in its own tree and looks
+//! random ones up:
+//! * `ebb`: [`BTree`] on a [`Pool`], direct I/O, frames for the given memory;
+//! * `mmap`: the file and tree of `ebb`, mapped, in a memory cgroup;
 //! * `lmdb`: in a memory cgroup (`peers/lmdb.c`, built here; needs liblmdb);
-//! * `vmcache`: its own program (`--vmcache`), which takes whole GiB only, and inserts its records each time.
+//! * `vmcache`: its own program (`--vmcache`), which takes whole GiB only, and inserts its records
+//!   each time.
 //!
-//! The cgroup of `mmap` and `lmdb` has room for the memory given and for the program beside it. Each prints how many lookups
-//! it did in each second; what counts are the last `--seconds` of them, after `--warm` seconds.
+//! The cgroup of `mmap` and `lmdb` has room for the given memory and for the program beside it.
+//! Each contender prints its number of lookups in each second. The last `--seconds` of them count,
+//! after `--warm` seconds.
 
 mod pool_peers;
 
@@ -23,35 +27,35 @@ use ebb_pool::btree::BTree;
 use ebb_pool::{Options, PageId, Pool};
 use pool_peers::{Measured, Peer, Peers};
 
-/// Records of a page that is full.
+/// Number of records of a full page.
 const RECORDS_PER_PAGE: u64 = 30;
 const PAGE: u64 = 4096;
-/// Records of one change.
+/// Number of records of one change.
 const BATCH: u64 = 20_000;
 const ROOT: PageId = PageId(0);
 
 /// Random reads through ebb-pool, LMDB, a plain mapping and vmcache.
 #[derive(Debug, Parser)]
 struct Args {
-    /// GiB of memory that each has.
+    /// GiB of memory of each contender.
     #[arg(long, default_value_t = 1)]
     gib: u64,
-    /// How many times as large the tree is.
+    /// Size of the tree, as a multiple of the memory.
     #[arg(long, default_value_t = 3)]
     times: u64,
-    /// Threads that look up.
+    /// Numbers of threads that look records up.
     #[arg(long, value_delimiter = ',', default_value = "1,2,8")]
     threads: Vec<usize>,
-    /// Rounds, in each of which all have their turns.
+    /// Rounds; each contender runs once in each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds that count.
     #[arg(long, default_value_t = 10)]
     seconds: usize,
-    /// Seconds before these.
+    /// Seconds of warming up.
     #[arg(long, default_value_t = 20)]
     warm: usize,
-    /// Where the trees are kept; what is there is used again.
+    /// Folder of the trees; existing ones are used again.
     #[arg(long, default_value = "target/versus-pool")]
     folder: PathBuf,
     /// The program built from vmcache's sources.
@@ -60,10 +64,10 @@ struct Args {
     /// Only these contenders.
     #[arg(long, value_delimiter = ',', default_value = "ebb,mmap,lmdb,vmcache")]
     only: Vec<String>,
-    /// JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Is one of them: what this program starts itself as.
+    /// Run as this contender: used when the program starts itself.
     #[arg(long, hide = true)]
     child: Option<String>,
 }
@@ -103,7 +107,7 @@ fn value(key: u64) -> [u8; 120] {
     value
 }
 
-/// Makes the tree, unless it is there.
+/// Creates the tree, unless it exists.
 fn make_tree(args: &Args) -> Result<(), String> {
     let (tree, part) = (args.tree(), args.folder.join("tree-part"));
     if tree.exists() {
@@ -140,7 +144,8 @@ fn journal(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Looks up in so many threads, and prints what each second brought.
+/// Looks records up in the given number of threads, and prints the number of lookups in each
+/// second.
 fn look_up(args: &Args, find: impl Fn(u64) -> bool + Sync) {
     let done = AtomicU64::new(0);
     let threads = args.threads.first().copied().unwrap_or(1);

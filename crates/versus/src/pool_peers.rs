@@ -1,4 +1,4 @@
-//! The contenders of `versus-pool` as programs: how each is built, started and watched.
+//! Builds, starts and measures the contenders of `versus-pool` as programs.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use ebb_bench::kernel::Cgroup;
 
 use super::Args;
 
-/// What a program needs beside the memory it is compared by: its text, stacks, page tables.
+/// Memory of a program beside the compared one: text, stacks, page tables.
 const BESIDE_BYTES: u64 = 32 << 20;
 
 /// A contender.
@@ -24,7 +24,7 @@ pub enum Peer {
 impl Peer {
     const ALL: [Self; 4] = [Self::Ebb, Self::Mmap, Self::Lmdb, Self::Vmcache];
 
-    /// As it is called.
+    /// Returns the name of the contender.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ebb => "ebb",
@@ -35,7 +35,7 @@ impl Peer {
     }
 }
 
-/// What one run of one of them was found to do.
+/// Result of one run of a contender.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// Lookups each second.
@@ -44,14 +44,14 @@ pub struct Measured {
     pub cpu_us: f64,
 }
 
-/// The contenders that are there.
+/// The available contenders.
 pub struct Peers {
     lmdb: Option<PathBuf>,
     vmcache: Option<PathBuf>,
 }
 
 impl Peers {
-    /// Builds what has to be built.
+    /// Builds the contenders' programs.
     pub fn new(args: &Args) -> Result<Self, String> {
         let wanted = |peer: Peer| args.only.iter().any(|name| name == peer.name());
         let vmcache = args.vmcache.clone().filter(|_| wanted(Peer::Vmcache));
@@ -62,7 +62,7 @@ impl Peers {
         Ok(Self { lmdb, vmcache })
     }
 
-    /// Those of `only` that can be measured.
+    /// Returns the contenders of `only` that can be measured.
     pub fn there(&self, only: &[String]) -> Vec<Peer> {
         let there = |peer: &Peer| match peer {
             Peer::Ebb | Peer::Mmap => true,
@@ -73,7 +73,7 @@ impl Peers {
         Peer::ALL.into_iter().filter(there).filter(wanted).collect()
     }
 
-    /// Runs one of them.
+    /// Runs a contender.
     pub fn measure(&self, peer: Peer, args: &Args, threads: usize) -> Result<Measured, String> {
         sync_disks()?;
         let limit = match peer {
@@ -89,7 +89,7 @@ impl Peers {
         measured
     }
 
-    /// What starts it.
+    /// Returns the command that starts a contender.
     fn command(
         &self,
         peer: Peer,
@@ -132,7 +132,7 @@ impl Peers {
     }
 }
 
-/// A program, within a cgroup or not.
+/// Returns the command of a program, in a cgroup if one is given.
 fn start(program: &Path, within: Option<&Cgroup>) -> Command {
     let Some(cgroup) = within else { return Command::new(program) };
     let mut command = Command::new("sh");
@@ -141,12 +141,12 @@ fn start(program: &Path, within: Option<&Cgroup>) -> Command {
     command
 }
 
-/// Everything that was written is on the disk: what one of them left is not the next one's to write.
+/// Syncs the disks, so that a contender's writes do not burden the next one.
 fn sync_disks() -> Result<(), String> {
     Command::new("sync").status().map(drop).map_err(|error| format!("sync: {error}"))
 }
 
-/// Reads the lines that it prints each second, and its processor time beside them.
+/// Reads the lines that the contender prints each second, and its processor time beside them.
 fn watch(child: &mut Child, args: &Args, peer: Peer) -> Result<Measured, String> {
     let ended = || format!("{} ended before its time", peer.name());
     let stat = PathBuf::from(format!("/proc/{}/stat", child.id()));
@@ -156,7 +156,7 @@ fn watch(child: &mut Child, args: &Args, peer: Peer) -> Result<Measured, String>
         let line = line.map_err(|error| error.to_string())?;
         let mut cells = line.split(',');
         let second = cells.next().and_then(|cell| cell.parse::<usize>().ok());
-        // vmcache has a line of headings.
+        // vmcache prints a line of headings.
         let Some(_) = second else { continue };
         let count = cells.next().and_then(|cell| cell.parse::<u64>().ok()).ok_or_else(ended)?;
         seen += 1;
@@ -166,7 +166,7 @@ fn watch(child: &mut Child, args: &Args, peer: Peer) -> Result<Measured, String>
             lookups += count;
         }
         if seen == args.warm + args.seconds {
-            // vmcache ends with its last line, and its time with it.
+            // vmcache ends with its last line, and then its processor time is not available.
             let cpu = cpu_seconds(&stat).unwrap_or(f64::NAN) - from;
             let per_second = lookups as f64 / args.seconds as f64;
             return Ok(Measured { per_second, cpu_us: cpu * 1e6 / lookups as f64 });
@@ -175,11 +175,11 @@ fn watch(child: &mut Child, args: &Args, peer: Peer) -> Result<Measured, String>
     Err(ended())
 }
 
-/// Processor time of a process so far.
+/// Returns the processor time of a process, in seconds.
 fn cpu_seconds(stat: &Path) -> Result<f64, String> {
     let text = fs::read_to_string(stat).map_err(|error| format!("{}: {error}", stat.display()))?;
     let after_name = text.rsplit(')').next().unwrap_or_default();
-    // utime and stime: the 14th and 15th, of which two are before the name's end.
+    // utime and stime: the 14th and 15th field, of which two are before the name's end.
     let ticks = after_name.split_ascii_whitespace().skip(11).take(2);
     let ticks: Option<Vec<f64>> = ticks.map(|cell| cell.parse().ok()).collect();
     let ticks = ticks.ok_or_else(|| format!("{}: not as expected", stat.display()))?;
@@ -190,7 +190,7 @@ fn lmdb_file(args: &Args) -> String {
     args.folder.join(format!("lmdb-{}", args.records())).to_string_lossy().into_owned()
 }
 
-/// Compiles its program, and makes its file unless it is there.
+/// Compiles LMDB's program, and creates its file unless it exists.
 fn build_lmdb(args: &Args) -> Result<PathBuf, String> {
     let program = args.folder.join("lmdb");
     let source = args.folder.join("lmdb.c");
@@ -217,15 +217,15 @@ fn build_lmdb(args: &Args) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// A file's pages as they lie in the page cache, which has none of them at first.
+/// Maps a file whose pages are not in the page cache at first.
 pub fn map(path: &Path) -> Result<Pages, String> {
     let error = |error: std::io::Error| format!("{}: {error}", path.display());
     let file = File::open(path).map_err(error)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
         .map_err(|e| error(e.into()))?;
-    // SAFETY: nobody else writes to the file of a benchmark.
+    // SAFETY: no other program writes to the file of a benchmark.
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(error)?;
-    // A reader of random pages that knows what it does has the kernel read no others.
+    // A program that reads random pages switches the kernel's readahead off.
     map.advise(memmap2::Advice::Random).map_err(error)?;
     Ok(Pages(map))
 }

@@ -1,4 +1,4 @@
-//! The command: every combination of the switches on checks and CMA counting, by thread count.
+//! Runs every combination of the switches for checks and CMA counting, by number of threads.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ struct Args {
     format: Format,
 }
 
-/// Runs `ebb bench alloc` with these arguments, the command's name left out.
+/// Runs `ebb bench alloc` with these arguments, which leave out the command's name.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let args: Args = match crate::parse("ebb bench alloc", args) {
         Ok(args) => args,
@@ -95,7 +95,7 @@ fn patterns(args: &Args) -> Result<Vec<Pattern>, String> {
     args.patterns.iter().map(find).collect()
 }
 
-/// The variants of one table: a name and the choices.
+/// Returns the variants of one table: a name and the choices.
 fn variants(store: Store) -> Vec<(String, Mechanisms)> {
     let bases: &[(&str, Mechanisms)] = &[
         ("lists", Mechanisms { cma: true, ..Mechanisms::faithful() }),
@@ -133,7 +133,8 @@ fn run(args: &Args) -> Result<Vec<Table>, String> {
     Ok(tables)
 }
 
-/// 32 Ki single frames, or as many bytes' worth of larger blocks up to 128 huge pages.
+/// Returns the number of blocks for each thread: 32 Ki blocks of one or two frames, fewer larger
+/// blocks, 128 huge pages (order 9).
 fn blocks_per_thread(order: u8) -> usize {
     (65_536 >> order).clamp(32, 32_768)
 }
@@ -154,13 +155,13 @@ fn table(args: &Args, threads: &[usize], order: u8, pattern: Pattern) -> Result<
         let build = |how: &Mechanisms, meter| {
             Ebb::new(frames, most, how, meter).map_err(|error| error.to_string())
         };
-        // One machine at a time in memory; every variant is sampled in turn, round by round.
+        // All machines are in memory together. Each round samples every variant in turn.
         let machines: Vec<Ebb> =
             variants.iter().map(|(_, how)| build(how, None)).collect::<Result<_, _>>()?;
         for round in 0..=args.rounds {
             for (machine, cells) in machines.iter().zip(&mut cells) {
                 let cell = measure(machine, &load);
-                // The first round touches everything for the first time.
+                // The first round accesses everything for the first time, so it does not count.
                 if round > 0 {
                     cells.push(cell);
                 }

@@ -1,4 +1,4 @@
-//! Ebb's allocator as a contender, and a clock on its lock holds.
+//! Measures Ebb's allocator, and the time for which it holds locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,18 +17,18 @@ use super::harness::{Contender, Worker};
 pub struct Mechanisms {
     /// The store of free frames.
     pub backend: Backend,
-    /// How per-CPU sets are sized; `None`: none.
+    /// Rule for the size of per-CPU sets; `None` for no such sets.
     pub pcp: Option<PcpRule>,
     /// When frames are checked.
     pub checks: Checks,
     /// How free CMA frames are counted.
     pub cma_count: CmaCount,
-    /// An eighth of the zone is CMA.
+    /// Whether an eighth of the zone is CMA.
     pub cma: bool,
 }
 
 impl Mechanisms {
-    /// The defaults.
+    /// Returns the defaults of Ebb.
     #[must_use]
     pub fn fast() -> Self {
         Self {
@@ -40,14 +40,14 @@ impl Mechanisms {
         }
     }
 
-    /// The kernel's.
+    /// Returns the kernel's choices.
     #[must_use]
     pub fn faithful() -> Self {
         Self { backend: Backend::Lists, pcp: Some(PcpRule::Kernel), ..Self::fast() }
     }
 }
 
-/// How long locks were held for refills.
+/// Durations for which locks were held for refills.
 #[derive(Debug, Default)]
 pub struct HoldTimes {
     holds: AtomicU64,
@@ -73,7 +73,7 @@ impl Meter for HoldTimes {
 }
 
 impl HoldTimes {
-    /// Refills seen and their mean hold in nanoseconds.
+    /// Returns the number of refills and their mean lock hold in nanoseconds.
     #[must_use]
     pub fn mean(&self) -> (u64, f64) {
         let holds = self.holds.load(Relaxed);
@@ -92,7 +92,7 @@ pub struct Ebb {
 pub struct Hinted(pub Ebb);
 
 impl Ebb {
-    /// One zone of `frames` frames for `cpus` CPUs.
+    /// Creates one zone of `frames` frames for `cpus` CPUs.
     pub fn new(
         frames: u32,
         cpus: usize,
@@ -114,7 +114,7 @@ impl Ebb {
         Ok(Self { frames: config.build()? })
     }
 
-    /// The allocator itself.
+    /// Returns the allocator itself.
     #[must_use]
     pub fn frames(&self) -> &Frames {
         &self.frames
@@ -160,7 +160,7 @@ impl Contender for Ebb {
     }
 }
 
-/// A CPU's name.
+/// A worker that names its CPU without a claim.
 #[derive(Debug)]
 pub struct Hint<'a>(&'a Frames, usize);
 

@@ -10,46 +10,46 @@ use crate::stats;
 
 /// An allocator of frames.
 pub trait Contender: Sync {
-    /// One thread's way in.
+    /// Access of one thread to the allocator.
     type Worker<'a>: Worker
     where
         Self: 'a;
 
-    /// The way in for thread `i` of `threads`.
+    /// Returns the access for thread `i` of `threads`.
     fn worker(&self, i: usize, threads: usize) -> Self::Worker<'_>;
 
-    /// Back to the state before a round, as far as that takes work.
+    /// Returns the allocator to the state before a round, if that takes work.
     fn settle(&self) {}
 }
 
-/// One thread's way into an allocator.
+/// Access of one thread to an allocator.
 pub trait Worker {
-    /// A block; `None` if there is none.
+    /// Allocates a block; `None` if there is none.
     fn get(&mut self, order: u8) -> Option<u32>;
-    /// Gives a block back.
+    /// Frees a block.
     fn put(&mut self, pfn: u32, order: u8);
 }
 
-/// In which order blocks come and go.
+/// Order in which blocks are allocated and freed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Pattern {
-    /// All taken, then all given back in the order taken.
+    /// Allocates all blocks, then frees all in the order of allocation.
     Bulk,
-    /// All taken, then all given back in random order.
+    /// Allocates all blocks, then frees all in random order.
     Random,
-    /// One taken and given back, again and again.
+    /// Allocates and frees one block repeatedly.
     Repeat,
-    /// Sixty-four taken and given back, again and again.
+    /// Allocates and frees 64 blocks repeatedly.
     Burst,
-    /// All taken, then those of the next thread given back.
+    /// Allocates all blocks, then frees the blocks of the next thread.
     Cross,
 }
 
 impl Pattern {
-    /// All.
+    /// All patterns.
     pub const ALL: [Self; 5] = [Self::Bulk, Self::Random, Self::Repeat, Self::Burst, Self::Cross];
 
-    /// The name in tables.
+    /// Returns the name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,37 +61,38 @@ impl Pattern {
         }
     }
 
-    /// One number per pair of get and put, not one for each.
+    /// Returns whether the result is one number for each pair of get and put.
     #[must_use]
     pub const fn is_pair(self) -> bool {
         matches!(self, Self::Repeat | Self::Burst)
     }
 }
 
-/// What one cell of a table does.
+/// Work of one cell of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Load {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Order of the blocks.
     pub order: u8,
     /// Blocks per thread.
     pub blocks: usize,
-    /// How they come and go.
+    /// Order in which blocks are allocated and freed.
     pub pattern: Pattern,
     /// Passes over the blocks per sample.
     pub passes: usize,
 }
 
-/// Nanoseconds of CPU per operation. For pairs both are the pair.
+/// CPU time per operation in nanoseconds. For a pair pattern `get` and `put` both hold the time of
+/// the pair.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Cell {
-    /// Per block taken.
+    /// CPU time per allocated block.
     pub get: f64,
-    /// Per block given back.
+    /// CPU time per freed block.
     pub put: f64,
-    /// Per block taken by any of the threads, on the clock on the wall, from the first thread's start
-    /// to the last one's end: what waiting for a lock costs shows only here.
+    /// Wall time per block allocated by any of the threads, from the first thread's start to the
+    /// last thread's end. Only this figure shows the cost of waiting for a lock.
     pub get_wall: f64,
 }
 
@@ -99,11 +100,12 @@ pub struct Cell {
 struct Spent {
     get: u64,
     put: u64,
-    /// By pass: when blocks began to be taken, and when the last was.
+    /// For each pass, when the first allocation began and when the last ended.
     taking: Vec<(Instant, Instant)>,
 }
 
-/// From the first start to the last end of each pass, summed, in nanoseconds.
+/// Returns the sum over all passes of the time from the first start to the last end, in
+/// nanoseconds.
 fn wall(spent: &[Spent]) -> u64 {
     let passes = spent.iter().map(|s| s.taking.len()).max().unwrap_or(0);
     let span = |pass: usize| {
@@ -114,7 +116,7 @@ fn wall(spent: &[Spent]) -> u64 {
     (0..passes).filter_map(span).sum()
 }
 
-/// Runs `load` once; CPU time per operation over all threads.
+/// Runs `load` once and returns the CPU time per operation over all threads.
 pub fn measure<C: Contender>(contender: &C, load: &Load) -> Cell {
     let barrier = Barrier::new(load.threads);
     let parcels: Vec<Mutex<Vec<u32>>> = (0..load.threads).map(|_| Mutex::default()).collect();
@@ -233,10 +235,10 @@ fn shuffled(n: usize, seed: u64) -> Vec<u32> {
     order
 }
 
-/// Takes one sample.
+/// A function that takes one sample.
 pub type Sampler<'a> = Box<dyn FnMut() -> Cell + 'a>;
 
-/// The middle of the samples, by get and put apart.
+/// Returns the medians of the samples, for each figure separately.
 #[must_use]
 pub fn median(samples: &[Cell]) -> Cell {
     let middle =
@@ -284,7 +286,7 @@ mod tests {
 
     #[test]
     fn the_wall_is_from_the_first_start_to_the_last_end() {
-        // Any moment will do.
+        // Any moment will do as the origin.
         let (counter, barrier) = (Counter(Mutex::default()), Barrier::new(1));
         let load = Load { threads: 1, order: 0, blocks: 1, pattern: Pattern::Bulk, passes: 1 };
         let zero = one_thread(&mut counter.worker(0, 1), &load, 0, &barrier, &[]).taking[0].0;

@@ -1,8 +1,8 @@
-//! The page-frame allocator under load: k threads, each takes and gives back a number of blocks.
+//! Benchmarks the page-frame allocator: k threads each allocate and free a number of blocks.
 //!
-//! What is measured is CPU time of the threads per operation, median over rounds; contenders take
-//! turns round by round, so that a noisy moment hits all alike. Every operation goes through an
-//! opaque reference: its state is found in memory, as by a caller that does other work in between.
+//! The result is CPU time of the threads per operation, as the median over rounds. Contenders take
+//! turns round by round, so that noise affects all alike. Every operation goes through an opaque
+//! reference. So the state is read from memory, as for a caller that does other work in between.
 
 mod command;
 mod ebb;

@@ -1,4 +1,5 @@
-//! Tables: rows by thread count, a column per variant, `get / put` in nanoseconds; or JSON.
+//! Formats tables with a row per number of threads and a column per variant: `get / put` in
+//! nanoseconds. Also JSON.
 
 use serde_json::{Value, json};
 
@@ -7,18 +8,18 @@ use super::harness::{Cell, Load};
 /// A table for one order and pattern.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// What it shows.
+    /// Title of the table.
     pub title: String,
     /// Heads of the columns.
     pub columns: Vec<String>,
-    /// The load of each row, and a cell per column.
+    /// Load of each row, with a cell for each column.
     pub rows: Vec<(Load, Vec<Cell>)>,
-    /// Said below the table.
+    /// Notes below the table.
     pub notes: Vec<String>,
 }
 
 impl Table {
-    /// For people.
+    /// Returns the table as Markdown.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = vec![format!("### {}", self.title)];
@@ -32,7 +33,7 @@ impl Table {
         lines.join("\n") + "\n"
     }
 
-    /// For programs.
+    /// Returns the table as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let row = |(load, cells): &(Load, Vec<Cell>)| {

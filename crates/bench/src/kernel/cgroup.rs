@@ -1,4 +1,4 @@
-//! A memory cgroup for one run, of version 1 or 2, gone when dropped.
+//! A memory cgroup for one run, of version 1 or 2. It is removed on drop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use super::undo::{Undo, quote_path};
 const V1: &str = "/sys/fs/cgroup/memory";
 const V2: &str = "/sys/fs/cgroup";
 
-/// The cgroup of one run.
+/// The memory cgroup of one run.
 #[derive(Debug)]
 pub struct Cgroup {
-    /// What programs enter, by their number in its `cgroup.procs`.
+    /// Folder of the cgroup. A program enters by writing its PID to `cgroup.procs`.
     pub folder: PathBuf,
     files: &'static Files,
     _undo: Undo,
 }
 
-/// What the two versions call the same things.
+/// File names for which the two versions differ.
 #[derive(Debug)]
 struct Files {
     limit: &'static str,
@@ -35,15 +35,17 @@ const FILES_V1: Files = Files {
 const FILES_V2: Files = Files { limit: "memory.max", peak: "memory.peak", events: "memory.events" };
 
 impl Cgroup {
-    /// Makes one, with or without a limit, or says in a line why that cannot be.
+    /// Creates a cgroup with or without a limit. An error says in one line why that is not
+    /// possible.
     pub fn new(limit_bytes: Option<u64>) -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (root, files) = root()?;
-        // The count is for a name of its own only.
+        // The count only makes the name unique.
         let count = COUNT.fetch_add(1, Relaxed);
         let folder = root.join(format!("ebb-bench-{}-{count}", std::process::id()));
         let mut undo = Undo::new()?;
-        // A killed program takes a moment to leave; what a killed benchmark left is killed here.
+        // A killed program takes a moment to leave the cgroup. Processes that a killed benchmark
+        // left are killed here.
         let quoted = quote_path(&folder);
         undo.later(&format!(
             "for n in 1 2 3 4 5 6 7 8 9; do \
@@ -59,13 +61,13 @@ impl Cgroup {
         Ok(Self { folder, files, _undo: undo })
     }
 
-    /// Most memory that was charged to it at once.
+    /// Returns the peak of the memory charged to the cgroup, in bytes.
     #[must_use]
     pub fn peak_bytes(&self) -> Option<u64> {
         fs::read_to_string(self.folder.join(self.files.peak)).ok()?.trim().parse().ok()
     }
 
-    /// Processes that were killed because it was full.
+    /// Returns the number of processes that the OOM killer ended.
     #[must_use]
     pub fn killed(&self) -> u64 {
         let text = fs::read_to_string(self.folder.join(self.files.events)).unwrap_or_default();
@@ -87,7 +89,7 @@ fn root() -> Result<(&'static Path, &'static Files), String> {
     if !given.split_whitespace().any(|controller| controller == "memory") {
         return Err("no memory cgroup at /sys/fs/cgroup".into());
     }
-    // Most often there already; what it was needed for says so if not.
+    // The controller is usually on already. If not, the caller's next step reports the error.
     let _ = set(&two.join("cgroup.subtree_control"), "+memory");
     Ok((two, &FILES_V2))
 }

@@ -1,6 +1,6 @@
-//! The kernel's side of a comparison: memory cgroups, swap files, compressed swap.
+//! Sets up the kernel's side of a comparison: memory cgroups, swap files, compressed swap.
 //!
-//! Whatever is set here is undone on every way out, by a shell that outlives this process (`undo`).
+//! A shell that outlives this process undoes every change on every way out (`undo`).
 
 mod cgroup;
 mod swap;

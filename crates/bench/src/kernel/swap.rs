@@ -1,4 +1,4 @@
-//! Swap that is on for one run: a file, or compressed memory (zram).
+//! Swap for one run: a file or compressed memory (zram).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use super::{command, set};
 const CLUSTER: &str = "/proc/sys/vm/page-cluster";
 const ZRAM: &str = "/sys/class/zram-control";
 
-/// A swap file, on only while a [`Swap`] made of it lives.
+/// A swap file. It is on only while a [`Swap`] made from it lives.
 ///
-/// The disk is told to be no rotating one as long as the file is on: the kernel's best. Were it a rotating
-/// one again when the file goes off, the kernel's count of such disks would be wrong from then on, and its
-/// readahead another for all that comes later.
+/// While the file is on, the kernel treats its disk as non-rotating, which is the kernel's best
+/// case. The flag must not return before the file is off. Otherwise the kernel's count of rotating
+/// swap disks stays wrong, and with it the readahead of everything later.
 #[derive(Debug)]
 pub struct SwapFile {
     path: PathBuf,
@@ -21,29 +21,30 @@ pub struct SwapFile {
     _undo: Undo,
 }
 
-/// Swap that is on; off when dropped, and settings as they were.
+/// Swap that is on. Drop turns it off and restores the settings.
 #[derive(Debug)]
 pub struct Swap {
-    /// Where the kernel tells what is in it, of a compressed one.
+    /// For compressed swap, the file in which the kernel shows its contents.
     stat: Option<PathBuf>,
     _undo: Undo,
 }
 
-/// What lies in compressed swap.
+/// Contents of compressed swap.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Compressed {
-    /// The pages in it, before.
+    /// Size of the pages before compression.
     pub original_bytes: u64,
-    /// The memory they take.
+    /// Memory that the compressed pages take.
     pub used_bytes: u64,
 }
 
 impl SwapFile {
-    /// Makes the file in `folder`.
+    /// Creates the file in `folder`.
     pub fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
         let path = folder.join(format!("ebb-bench-{}.swap", std::process::id()));
         let mut undo = Undo::new()?;
-        // Of a killed benchmark both shells run at once, and a file that is still on cannot be removed.
+        // After a killed benchmark both shells run at once, and a file that is still on cannot be
+        // removed yet.
         let quoted = quote_path(&path);
         undo.later(&format!(
             "n=0; until rm -f {quoted} 2>/dev/null || [ $n = 300 ]; do n=$((n + 1)); sleep 0.2; done"
@@ -56,7 +57,7 @@ impl SwapFile {
         Ok(Self { path, rotational, _undo: undo })
     }
 
-    /// Turns it on, with swap-in of 2 to the power of `page_cluster` pages at a time.
+    /// Turns the file on, with swap-in of 2 to the power of `page_cluster` pages at a time.
     pub fn on(&self, page_cluster: u32) -> Result<Swap, String> {
         let mut undo = Undo::new()?;
         undo.set(Path::new(CLUSTER), &page_cluster.to_string())?;
@@ -69,7 +70,7 @@ impl SwapFile {
 }
 
 impl Swap {
-    /// A new compressed device of so many bytes that takes `memory_bytes` of memory at most.
+    /// Creates a compressed device of `bytes` that takes at most `memory_bytes` of memory.
     pub fn zram(bytes: u64, memory_bytes: Option<u64>, page_cluster: u32) -> Result<Self, String> {
         let mut undo = Undo::new()?;
         let control = Path::new(ZRAM);
@@ -92,14 +93,14 @@ impl Swap {
         Ok(Self { stat: Some(settings.join("mm_stat")), _undo: undo })
     }
 
-    /// What is in it now.
+    /// Returns the present contents of compressed swap.
     #[must_use]
     pub fn compressed(&self) -> Option<Compressed> {
         parse_stat(&fs::read_to_string(self.stat.as_ref()?).ok()?)
     }
 }
 
-/// Whether this kernel makes zram devices.
+/// Returns whether this kernel can create zram devices.
 #[must_use]
 pub fn zram_is_there() -> bool {
     Path::new(ZRAM).join("hot_add").exists()
@@ -107,12 +108,13 @@ pub fn zram_is_there() -> bool {
 
 fn turn_on(path: &Path, undo: &mut Undo) -> Result<(), String> {
     let quoted = quote_path(path);
-    // Told beforehand, so that no moment is without; quiet where it never went on.
+    // The undo is registered first, so that it covers every moment. It does nothing if the swap
+    // never went on.
     undo.later(&format!("if grep -qF {quoted} /proc/swaps; then swapoff {quoted}; fi"))?;
     command("swapon", &[&path.to_string_lossy()])
 }
 
-/// The first and third figures of `mm_stat`.
+/// Returns the first and the third figure of `mm_stat`.
 fn parse_stat(text: &str) -> Option<Compressed> {
     let mut figures = text.split_whitespace().map(str::parse);
     let original_bytes = figures.next()?.ok()?;
@@ -120,7 +122,7 @@ fn parse_stat(text: &str) -> Option<Compressed> {
     Some(Compressed { original_bytes, used_bytes })
 }
 
-/// The `/sys/block` entry of the disk that holds `folder`, if it is a plain one.
+/// Returns the `/sys/block` entry of the disk that holds `folder`, if it is a plain disk.
 fn disk_of(folder: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let device = fs::metadata(folder).ok()?.dev();

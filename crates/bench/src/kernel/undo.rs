@@ -1,7 +1,8 @@
-//! Undoing what was set, whatever becomes of this process.
+//! Undoes changes however this process ends.
 //!
-//! A shell is told beforehand how each change is undone. It does so, the last change first, when its input
-//! ends: because the value was dropped, or because this process ended, killed or not.
+//! A shell receives the command that undoes each change before the change is made. It runs the
+//! commands, the last one first, when its input ends. The input ends when the value is dropped or
+//! when this process ends, killed or not.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,7 @@ done
 eval "$all"
 "#;
 
-/// Commands to be carried out at the end.
+/// Commands that a shell runs at the end.
 #[derive(Debug)]
 pub struct Undo {
     shell: Child,
@@ -26,7 +27,7 @@ pub struct Undo {
 }
 
 impl Undo {
-    /// Starts the shell, out of reach of the terminal's keys.
+    /// Starts the shell in a process group of its own, out of reach of the terminal's keys.
     pub fn new() -> Result<Self, String> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SHELL]).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
@@ -36,13 +37,13 @@ impl Undo {
         Ok(Self { shell, input })
     }
 
-    /// This line will be carried out at the end, before those told earlier.
+    /// Registers a command to run at the end, before those registered earlier.
     pub fn later(&mut self, line: &str) -> Result<(), String> {
         let input = self.input.as_mut().ok_or("the shell that undoes has no input")?;
         writeln!(input, "{line}").map_err(|error| format!("the shell that undoes: {error}"))
     }
 
-    /// Sets a file of the kernel's to `value`; what it held comes back at the end.
+    /// Writes `value` to a file of the kernel and registers the old value to be written back.
     pub fn set(&mut self, path: &Path, value: &str) -> Result<(), String> {
         let before = std::fs::read_to_string(path)
             .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -54,17 +55,17 @@ impl Undo {
 impl Drop for Undo {
     fn drop(&mut self) {
         drop(self.input.take());
-        // It says itself what it could not undo.
+        // The shell itself reports failures.
         let _ = self.shell.wait();
     }
 }
 
-/// As one word of the shell's.
+/// Quotes text as one word of the shell.
 pub fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// As one word of the shell's.
+/// Quotes a path as one word of the shell.
 pub fn quote_path(path: &Path) -> String {
     quote(&path.to_string_lossy())
 }

@@ -1,7 +1,7 @@
-//! The command: rounds over the configurations, medians, ratios to the kernel.
+//! Runs rounds over the configurations and prints medians and ratios to the kernel.
 //!
-//! Misses are pages swapped in while measuring: the kernel counts them in /proc/vmstat, a run of Ebb tells
-//! them to the load over its socket.
+//! Misses are pages swapped in during the measurement. For the kernel they come from /proc/vmstat.
+//! A run of Ebb gives them to the load over its socket.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use clap::Parser;
 
 use super::load::Outcome;
 use super::rounds::measure;
-use super::runs::{Load, Place, Runner};
+use super::runs::{Environment, Load, Runner};
 use super::table;
 use crate::kernel::{Cgroup, SwapFile};
 use crate::stats::{Noise, Summary, pairs, verdict};
@@ -20,8 +20,8 @@ use crate::stats::{Noise, Summary, pairs, verdict};
 #[derive(Debug, Parser)]
 #[command(name = "ebb bench paging")]
 struct Args {
-    /// Loads: zipf, uniform, scanmix or loop, and the number of threads; with `+busy` something else
-    /// spins on one CPU
+    /// Loads: zipf, uniform, scanmix or loop, and the number of threads; with `+busy` another
+    /// process spins on one CPU
     #[arg(long, value_delimiter = ',', default_value = "zipf:1,zipf:2,uniform:1,scanmix:1")]
     loads: Vec<String>,
     /// Rounds; medians are shown, with quartiles
@@ -36,10 +36,10 @@ struct Args {
     /// Accesses of `loop`, of which the second half is measured
     #[arg(long, default_value_t = 2_000_000)]
     accesses: u64,
-    /// Also measure these cool= settings on zipf, one thread
+    /// Also measure these standby= settings on zipf, one thread
     #[arg(long, value_delimiter = ',')]
-    cool: Vec<u32>,
-    /// Leave out what programs cost that fit
+    standby: Vec<u32>,
+    /// Leave out the cost for programs that fit into memory
     #[arg(long)]
     no_fit: bool,
     /// Where the kernel's swap file is made
@@ -52,13 +52,13 @@ struct Args {
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 512 * MIB;
-/// For `loop`: 256 MiB of pages of which about 96 MiB stay resident and the rest, compressed to a half,
-/// takes what is left.
+/// Limit for `loop`, which has 256 MiB of pages. About 96 MiB stay resident, and the other pages,
+/// compressed to a half, take the rest.
 const LOOP_LIMIT: u64 = 186 * MIB;
 const NAMES: [&str; 4] = ["zipf", "uniform", "scanmix", "loop"];
 
 impl Args {
-    /// 1 GiB, zipf, one thread.
+    /// Returns the load of 1 GiB, zipf, one thread.
     fn zipf(&self) -> Load {
         Load {
             pattern: "zipf",
@@ -72,7 +72,7 @@ impl Args {
     }
 }
 
-/// Runs `ebb bench paging` with these arguments, the command's name left out.
+/// Runs `ebb bench paging` with these arguments, which leave out the command's name.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let args: Args = match crate::parse("ebb bench paging", args) {
         Ok(args) => args,
@@ -87,7 +87,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-/// A load as it was asked for.
+/// A load as named in the arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Wanted {
     pattern: &'static str,
@@ -117,23 +117,23 @@ fn run(args: &Args) -> Result<(), String> {
     if !loads.is_empty() {
         paging(args, &runner, &loads)?;
     }
-    cool(args, &runner)
+    standby(args, &runner)
 }
 
-fn ebb(limit_bytes: u64, more: &[&str]) -> Place {
-    Place::Ebb { limit_bytes, more: more.iter().map(ToString::to_string).collect() }
+fn ebb(limit_bytes: u64, more: &[&str]) -> Environment {
+    Environment::Ebb { limit_bytes, more: more.iter().map(ToString::to_string).collect() }
 }
 
-/// The kernel's side, if it can be had.
+/// Creates the kernel's swap file, if the kernel's side is available.
 fn kernel(folder: &Path) -> Result<Rc<SwapFile>, String> {
-    // Made once to see whether it can be made.
+    // A cgroup and the swap are set up once to check that this is possible.
     let _ = Cgroup::new(Some(LIMIT))?;
     let swap = SwapFile::new(folder, 3 * LIMIT)?;
     let _ = swap.on(0)?;
     Ok(Rc::new(swap))
 }
 
-/// The tables of `--loads`.
+/// Prints the tables of `--loads`.
 fn paging(args: &Args, runner: &Runner, loads: &[Wanted]) -> Result<(), String> {
     let swap = kernel(&args.folder);
     if let Err(why) = &swap {
@@ -153,9 +153,12 @@ fn paging(args: &Args, runner: &Runner, loads: &[Wanted]) -> Result<(), String> 
             places = vec![("ebb, --swap ram", ebb(LOOP_LIMIT, &["--swap", "ram"]))];
         }
         if let Ok(swap) = &swap {
-            places.push(("kernel, swap file", Place::Kernel { limit_bytes, swap: swap.clone() }));
+            places.push((
+                "kernel, swap file",
+                Environment::Kernel { limit_bytes, swap: swap.clone() },
+            ));
         }
-        places.push(("plain, no limit", Place::Plain));
+        places.push(("plain, no limit", Environment::Plain));
         let places: Vec<_> =
             places.into_iter().map(|(name, place)| (name.to_owned(), place)).collect();
         let rows = measure(runner, &places, &load, args.rounds)?;
@@ -167,15 +170,16 @@ fn paging(args: &Args, runner: &Runner, loads: &[Wanted]) -> Result<(), String> 
     Ok(())
 }
 
-/// The table of `--cool`.
-fn cool(args: &Args, runner: &Runner) -> Result<(), String> {
-    if args.cool.is_empty() {
+/// Prints the table of `--standby`.
+fn standby(args: &Args, runner: &Runner) -> Result<(), String> {
+    if args.standby.is_empty() {
         return Ok(());
     }
-    let place = |cool: &u32| ebb(LIMIT, &["--set", &format!("cool={cool}")]);
-    let places: Vec<_> = args.cool.iter().map(|cool| (cool.to_string(), place(cool))).collect();
+    let place = |standby: &u32| ebb(LIMIT, &["--set", &format!("standby={standby}")]);
+    let places: Vec<_> =
+        args.standby.iter().map(|standby| (standby.to_string(), place(standby))).collect();
     let rows = measure(runner, &places, &args.zipf(), args.rounds)?;
-    println!("| cool, permille | accesses/s [quartiles] | CPU us/access | misses/access |");
+    println!("| standby, permille | accesses/s [quartiles] | CPU us/access | misses/access |");
     println!("|---|---|---|---|");
     for row in &rows {
         let rate = Summary::of(&row.column(|sample| sample.rate));
@@ -190,7 +194,7 @@ fn cool(args: &Args, runner: &Runner) -> Result<(), String> {
     Ok(())
 }
 
-/// What programs cost that fit: ratios of runs in turns.
+/// Prints the cost of Ebb for programs that fit into memory: ratios of runs in turns.
 fn fit(runner: &Runner, rounds: usize) -> Result<(), String> {
     let zipf = Load {
         pattern: "zipf",
@@ -213,10 +217,11 @@ fn fit(runner: &Runner, rounds: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// A figure under Ebb to the same without: of the medians, and of runs beside each other.
+/// Returns the ratio of a figure under Ebb to the figure without Ebb: of the medians, and of
+/// neighbouring runs.
 fn in_turns(
     runner: &Runner,
-    ebb: &Place,
+    ebb: &Environment,
     load: &Load,
     rounds: usize,
     figure: impl Fn(&Outcome) -> f64,
@@ -227,7 +232,7 @@ fn in_turns(
             if first == (round % 2 == 0) {
                 with.push(figure(&runner.run(ebb, load)?));
             } else {
-                without.push(figure(&runner.run(&Place::Plain, load)?));
+                without.push(figure(&runner.run(&Environment::Plain, load)?));
             }
         }
     }

@@ -1,16 +1,17 @@
 //! The load: fills one anonymous mapping, then reads and writes its pages at random for a while.
 //!
-//! Every page starts with a header that is checked at each access; its first half is random and
-//! its second zero, so that it compresses to a half. The pages' popularity is a table of a few MiB (Walker's
-//! alias method, over shuffled pages), so that drawing a page costs two reads and no arithmetic
-//! of floats. It prints one line of JSON; what it counts covers the measured seconds only.
+//! Every page starts with a header that is checked at each access. The first half of a page is
+//! random and the second zero, so that the page compresses to a half. The popularity of pages is a
+//! table of a few MiB (Walker's alias method, over shuffled pages). So drawing a page costs two
+//! reads and no floating-point arithmetic. The load prints one line of JSON. Its counts cover only
+//! the measured seconds.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use ebb_agent::protocol::{ENV_SOCKET, GREET_STAT, Greeting, MAGIC, VERSION};
+use ebb_agent::protocol::{ENV_SOCKET, HELLO_STAT, Hello, MAGIC, VERSION};
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::proc;
 use ebb_sys::sched::CpuSet;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::looping::{self, SEED, WORDS};
 use crate::draw::{Alias, Random};
 
-/// Clock ticks of `/proc/PID/stat` are hundredths of a second on every Linux of today.
+/// Length of a clock tick of `/proc/PID/stat`: a hundredth of a second on every present Linux.
 const TICK_US: u64 = 10_000;
 
 /// How pages are chosen.
@@ -71,40 +72,40 @@ struct Args {
     timed: bool,
 }
 
-/// What a load found.
+/// Result of a load.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// First touch of all pages.
+    /// Time of the first access to all pages, in microseconds.
     pub fill_us: u64,
-    /// Accesses before measuring.
+    /// Number of accesses before measuring.
     pub warm_accesses: u64,
-    /// Accesses measured.
+    /// Number of measured accesses.
     pub accesses: u64,
-    /// How long they took.
+    /// Duration of the measured accesses, in microseconds.
     pub wall_us: u64,
-    /// Processor time meanwhile, of the load and of Ebb.
+    /// Processor time of the load and of Ebb during the measurement, in microseconds.
     pub cpu_us: u64,
-    /// Pages that were swapped in meanwhile, by the kernel or by Ebb.
+    /// Pages that the kernel or Ebb swapped in during the measurement.
     pub swapped_in: u64,
-    /// Resident memory of Ebb's own processes, what it shares with the program left out.
+    /// Resident memory of Ebb's own processes in bytes, without the memory shared with the program.
     pub ebb_bytes: u64,
-    /// Resident memory that Ebb shares with the program: the pages that cool.
+    /// Resident memory in bytes that Ebb shares with the program: the standby pages.
     pub ebb_shared_bytes: u64,
-    /// Accesses in which the thread slept, from the start; where they are timed.
+    /// Number of accesses in which the thread slept, from the start; only where accesses are timed.
     #[serde(default)]
     pub long_accesses: u64,
-    /// How long all of these took.
+    /// Duration of all accesses in which the thread slept, in microseconds.
     #[serde(default)]
     pub long_us: u64,
 }
 
-/// Runs the load; its arguments come from the benchmark.
+/// Runs the load with arguments from the benchmark.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let name = std::iter::once("paging-load".to_string());
     let args = match Args::try_parse_from(name.chain(args)) {
         Ok(args) => args,
         Err(error) => {
-            // Nowhere to tell it if the output is closed.
+            // A closed output leaves no place to report the error.
             let _ = error.print();
             return ExitCode::from(2);
         }
@@ -182,13 +183,13 @@ fn busy(cpu: u32) -> Result<Outcome, String> {
     }
 }
 
-/// What is known at the end, given what was counted when measuring began.
+/// Completes the outcome from the counters now and at the start of the measurement.
 fn finish(args: &Args, mut outcome: Outcome, cpu: u64, swapped: u64) -> Result<Outcome, String> {
     outcome.cpu_us = cpu_us(args.siblings) - cpu;
     outcome.swapped_in = swapped_in(args.siblings)? - swapped;
     if args.siblings {
         for pid in keepers() {
-            // What both processes map of the program file is there once.
+            // Pss counts pages of the program file that both processes map only once.
             let of = |kind| in_file(&format!("/proc/{pid}/smaps_rollup"), kind);
             outcome.ebb_bytes += of("Pss_Anon:") + of("Pss_File:");
             outcome.ebb_shared_bytes += in_file(&format!("/proc/{pid}/status"), "RssShmem:");
@@ -239,7 +240,8 @@ impl Worker<'_> {
     }
 }
 
-/// Runs every worker for so long: how many accesses that were, and how long it took.
+/// Runs every worker for `seconds`. Returns the number of accesses and the duration in
+/// microseconds.
 fn phase(workers: &mut [Worker<'_>], seconds: f64) -> Result<(u64, u64), String> {
     let start = Instant::now();
     let limit = Duration::from_secs_f64(seconds);
@@ -266,12 +268,12 @@ fn phase(workers: &mut [Worker<'_>], seconds: f64) -> Result<(u64, u64), String>
     Ok((count.load(Relaxed), start.elapsed().as_micros() as u64))
 }
 
-/// The front and its other children, when this runs under `ebb run`.
+/// Returns the supervisor and its other children, when this load runs under `ebb run`.
 fn keepers() -> Vec<u32> {
-    let front = std::os::unix::process::parent_id();
-    let mut pids = proc::children(front);
+    let supervisor = std::os::unix::process::parent_id();
+    let mut pids = proc::children(supervisor);
     pids.retain(|&pid| pid != std::process::id());
-    pids.push(front);
+    pids.push(supervisor);
     pids
 }
 
@@ -282,7 +284,7 @@ fn cpu_us(siblings: bool) -> u64 {
     }
     let ticks = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, in parentheses, may hold spaces; the 14th and 15th fields are wanted.
+        // The name, in parentheses, may contain spaces. Wanted are the 14th and 15th fields.
         let after = stat.rsplit(')').next().unwrap_or_default();
         let fields = after.split_whitespace().skip(11).take(2);
         fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>()
@@ -290,7 +292,7 @@ fn cpu_us(siblings: bool) -> u64 {
     pids.iter().map(ticks).sum::<u64>() * TICK_US
 }
 
-/// Pages swapped in so far: by the Ebb that this program runs under, or by the kernel.
+/// Returns the pages swapped in by Ebb, if this program runs under it, or else by the kernel.
 fn swapped_in(under_ebb: bool) -> Result<u64, String> {
     let text = if under_ebb {
         figures().map_err(|error| format!("the run does not tell its figures: {error}"))?
@@ -301,7 +303,7 @@ fn swapped_in(under_ebb: bool) -> Result<u64, String> {
     value.and_then(|value| value.parse().ok()).ok_or_else(|| "pswpin is not counted".into())
 }
 
-/// What `ebb stat` shows of the run around.
+/// Returns the figures of the surrounding run, as `ebb stat` shows them.
 fn figures() -> std::io::Result<String> {
     let socket = std::env::var_os(ENV_SOCKET).ok_or(std::io::ErrorKind::NotFound)?;
     let line = loop {
@@ -310,15 +312,14 @@ fn figures() -> std::io::Result<String> {
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
-    let greeting =
-        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
-    line.send(&greeting.to_bytes(), &[])?;
+    let hello = Hello { magic: MAGIC, version: VERSION, kind: HELLO_STAT, ..Hello::default() };
+    line.send(&hello.to_bytes(), &[])?;
     let mut bytes = vec![0; 64 << 10];
     let got = line.receive(&mut bytes, &mut Vec::new())?;
     Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
 }
 
-/// A size in KiB as bytes, from a file of /proc.
+/// Returns a size in bytes from a field in KiB of a file of /proc.
 fn in_file(path: &str, field: &str) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let value = text.lines().find_map(|line| line.strip_prefix(field));

@@ -1,7 +1,8 @@
-//! The load `loop`: so many accesses to pages by zipf, three of ten writing, each page verified.
+//! The load `loop`: a fixed number of accesses to pages by zipf. Three of ten accesses write, and
+//! each page is verified.
 //!
-//! The second half of every thread's accesses is measured, and the threads' rates are added up: how fast
-//! faults are served when everything has been touched and memory has found its form.
+//! The second half of every thread's accesses is measured, and the rates of the threads are added.
+//! The result is the rate of served faults after the first accesses, in a steady state of memory.
 
 use ebb_sys::sched;
 use ebb_sys::ticks::{self, Began};
@@ -13,21 +14,21 @@ use crate::draw::{Alias, Random};
 
 /// Words of a page.
 pub(super) const WORDS: usize = 512;
-/// Every run of a load draws the same pages.
+/// Seed that makes every run of a load draw the same pages.
 pub(super) const SEED: u64 = 0x00eb_b0eb_b0eb_b0eb;
 
-/// What was measured.
+/// Result of the measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// Accesses before.
+    /// Number of accesses before the measurement.
     pub warm_accesses: u64,
-    /// Accesses measured, of all threads.
+    /// Number of measured accesses of all threads.
     pub accesses: u64,
-    /// How long they would take at the rate of all threads together.
+    /// Duration of the measured accesses at the rate of all threads together, in microseconds.
     pub wall_us: u64,
 }
 
-/// The touches that took long, as the program itself sees them.
+/// Times the slow accesses, as the program itself sees them.
 #[derive(Debug)]
 pub struct Stopwatch {
     began: Began,
@@ -35,25 +36,26 @@ pub struct Stopwatch {
     ticks: AtomicU64,
 }
 
-/// More than any touch takes of a page that is there, less than any fault that somebody else serves.
+/// Threshold in ticks. It is more than any access to a present page takes, and less than any fault
+/// that another process serves.
 const LONG_TICKS: u64 = 5000;
 
-/// One thread's part.
+/// Slow accesses of one thread.
 struct Laps<'a> {
     watch: Option<&'a Stopwatch>,
     count: u64,
     ticks: u64,
-    /// How often this thread had slept before.
+    /// Number of sleeps of this thread at the last slow access.
     sleeps: u64,
 }
 
 impl Stopwatch {
-    /// Nothing is measured yet.
+    /// Creates a stopwatch without measurements.
     pub fn new() -> Self {
         Self { began: Began::now(), count: AtomicU64::new(0), ticks: AtomicU64::new(0) }
     }
 
-    /// How many touches took long, and for how many microseconds.
+    /// Returns the number of slow accesses and their duration in microseconds.
     pub fn read(&self) -> (u64, u64) {
         let ns = self.ticks.load(Relaxed) as f64 * self.began.ns_per_tick();
         (self.count.load(Relaxed), (ns / 1000.0) as u64)
@@ -73,7 +75,7 @@ impl Laps<'_> {
         let result = touch();
         let took = ticks::since(began, ticks::now());
         if took > LONG_TICKS {
-            // Where it did not sleep something else has taken its CPU.
+            // If the thread did not sleep, another thread has taken its CPU.
             let slept = sched::own_sleeps();
             if std::mem::replace(&mut self.sleeps, slept) != slept {
                 self.count += 1;
@@ -93,7 +95,8 @@ impl Drop for Laps<'_> {
     }
 }
 
-/// The first half of a page is random but for its number, the second zero.
+/// Fills the pages. The first half of a page is random except for the page number, and the second
+/// half zero.
 pub fn fill(words: &[AtomicU64], watch: Option<&Stopwatch>) {
     let mut random = Random(SEED ^ 0xf111);
     let mut laps = Stopwatch::laps(watch);
@@ -104,7 +107,7 @@ pub fn fill(words: &[AtomicU64], watch: Option<&Stopwatch>) {
     }
 }
 
-/// Runs all threads to their end; `half_way` is asked when the first of them begins to be measured.
+/// Runs all threads to their end. Calls `half_way` when the first thread begins to be measured.
 pub fn run<T: Send + Sync>(
     words: &[AtomicU64],
     popularity: &Alias,

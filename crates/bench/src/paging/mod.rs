@@ -1,8 +1,9 @@
-//! A program of 1 GiB in 512 MiB: under `ebb run`, under the kernel's own reclaim, and alone.
+//! Benchmarks a program of 1 GiB in 512 MiB: under `ebb run`, under the kernel's own reclaim, and
+//! alone.
 //!
-//! The same load (`load`) runs in every configuration, and configurations take turns, round by
-//! round, so that a noisy moment hits all alike. `command` reads what is wanted, `rounds` runs it, and
-//! `table` says what came out.
+//! One load (`load`) runs in every configuration. Configurations take turns, round by round, so
+//! that noise affects all alike. `command` reads the arguments, `rounds` runs the rounds, and
+//! `table` prints the results.
 
 mod command;
 mod load;

@@ -1,25 +1,25 @@
-//! Rounds: every configuration once in each, in turns.
+//! Runs rounds: in each round every configuration runs once.
 
 use serde::Serialize;
 
 use super::load::Outcome;
-use super::runs::{Load, Place, Runner};
+use super::runs::{Environment, Load, Runner};
 use crate::stats;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// One run of one configuration.
+/// Result of one run of one configuration.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
     /// Accesses a second.
     pub rate: f64,
-    /// Processor time for an access.
+    /// Processor time per access, in microseconds.
     pub cpu_us: f64,
-    /// Pages swapped in for an access.
+    /// Pages swapped in per access.
     pub misses: f64,
-    /// Memory of Ebb's own.
+    /// Memory of Ebb itself, in MiB.
     pub own_mib: f64,
-    /// Memory that Ebb shares with the program.
+    /// Memory that Ebb shares with the program, in MiB.
     pub shared_mib: f64,
 }
 
@@ -36,37 +36,37 @@ impl Sample {
     }
 }
 
-/// A configuration with all its rounds.
+/// A configuration with the results of all rounds.
 #[derive(Debug)]
 pub struct Row {
-    /// What it is called.
+    /// Name of the configuration.
     pub name: String,
-    /// Where it ran.
-    pub place: Place,
-    /// One for each round.
+    /// Environment in which it runs.
+    pub place: Environment,
+    /// One sample for each round.
     pub samples: Vec<Sample>,
 }
 
 impl Row {
-    /// One figure of all rounds.
+    /// Returns one figure of all rounds.
     pub fn column(&self, figure: impl Fn(&Sample) -> f64) -> Vec<f64> {
         self.samples.iter().map(figure).collect()
     }
 
-    /// The median of a figure.
+    /// Returns the median of a figure.
     pub fn median(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
         stats::median(&self.column(figure))
     }
 }
 
-/// Runs `load` in all places, so many times.
+/// Runs `load` in all environments, `rounds` times each.
 pub fn measure(
     runner: &Runner,
-    places: &[(String, Place)],
+    places: &[(String, Environment)],
     load: &Load,
     rounds: usize,
 ) -> Result<Vec<Row>, String> {
-    let row = |(name, place): &(String, Place)| Row {
+    let row = |(name, place): &(String, Environment)| Row {
         name: name.clone(),
         place: place.clone(),
         samples: Vec::new(),
@@ -74,7 +74,7 @@ pub fn measure(
     let mut rows: Vec<Row> = places.iter().map(row).collect();
     for round in 0..rounds {
         let mut order: Vec<&mut Row> = rows.iter_mut().collect();
-        // What runs first in one round runs last in the next.
+        // The order is reversed in every other round.
         if round % 2 == 1 {
             order.reverse();
         }
@@ -86,10 +86,11 @@ pub fn measure(
     Ok(rows)
 }
 
-/// Nothing warms up where all is resident, and what is a hundred times as fast is over at once.
-fn fitted(load: &Load, place: &Place) -> Load {
+/// Shortens a plain run, because nothing warms up when all is resident. Its number of accesses
+/// grows, because a plain run is about a hundred times as fast.
+fn fitted(load: &Load, place: &Environment) -> Load {
     match place {
-        Place::Plain => Load {
+        Environment::Plain => Load {
             warm: 1.0,
             seconds: 1.0_f64.min(load.seconds),
             accesses: load.accesses * 10,

@@ -1,4 +1,4 @@
-//! One run of the load in one configuration.
+//! Runs the load once in one configuration.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -12,18 +12,18 @@ use ebb_sys::signals::{SIGINT, SIGTERM, Signals};
 use super::load::Outcome;
 use crate::kernel::{Cgroup, SwapFile};
 
-/// Where the load runs.
+/// Environment of the load.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum Environment {
     /// Under `ebb run` with this limit and these further arguments.
     Ebb { limit_bytes: u64, more: Vec<String> },
-    /// In a memory cgroup with this limit, with this file for swap.
+    /// In a memory cgroup with this limit and with this swap file.
     Kernel { limit_bytes: u64, swap: Rc<SwapFile> },
-    /// As it is.
+    /// Without a limit.
     Plain,
 }
 
-/// What the load does.
+/// Parameters of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub pattern: &'static str,
@@ -31,13 +31,13 @@ pub struct Load {
     pub mib: usize,
     pub warm: f64,
     pub seconds: f64,
-    /// How many accesses `loop` makes.
+    /// Number of accesses of `loop`.
     pub accesses: u64,
-    /// Something else spins on one CPU meanwhile.
+    /// Whether another process spins on one CPU meanwhile.
     pub busy: bool,
 }
 
-/// Starts runs; ends them when the benchmark is told to end.
+/// Starts runs, and ends them when a signal ends the benchmark.
 #[derive(Debug)]
 pub struct Runner {
     ebb: PathBuf,
@@ -46,7 +46,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Finds the `ebb` to measure: this program, or its neighbour.
+    /// Finds the `ebb` to measure: this program, or the one beside it.
     pub fn new(ebb: Option<PathBuf>) -> Result<Self, String> {
         let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
         let is_ebb = here.file_name().is_some_and(|name| name == "ebb");
@@ -59,27 +59,27 @@ impl Runner {
         Ok(Self { ebb, load, signals })
     }
 
-    /// Runs the load: what it found.
-    pub fn run(&self, place: &Place, load: &Load) -> Result<Outcome, String> {
+    /// Runs the load and returns its result.
+    pub fn run(&self, place: &Environment, load: &Load) -> Result<Outcome, String> {
         let _busy = load.busy.then(|| self.busy()).transpose()?;
         let cgroup = match place {
-            Place::Kernel { limit_bytes, .. } => Some(Cgroup::new(Some(*limit_bytes))?),
+            Environment::Kernel { limit_bytes, .. } => Some(Cgroup::new(Some(*limit_bytes))?),
             _ => None,
         };
-        // Single pages at a time are the kernel's best on loads without order.
+        // Swap-in of single pages is the kernel's best on loads without order.
         let _swap = match place {
-            Place::Kernel { swap, .. } => Some(swap.on(0)?),
+            Environment::Kernel { swap, .. } => Some(swap.on(0)?),
             _ => None,
         };
         let mut command = match place {
-            Place::Ebb { limit_bytes, more } => {
+            Environment::Ebb { limit_bytes, more } => {
                 let mut command = Command::new(&self.ebb);
                 command.args(["run", "--memory-max", &limit_bytes.to_string()]);
                 command.args(["--report-file", "/dev/null"]);
                 command.args(more).arg("--").args(&self.load).arg("--siblings");
                 command
             }
-            Place::Kernel { .. } | Place::Plain => {
+            Environment::Kernel { .. } | Environment::Plain => {
                 let mut command = Command::new(&self.load[0]);
                 command.args(&self.load[1..]);
                 command
@@ -98,7 +98,7 @@ impl Runner {
         self.wait(child)
     }
 
-    /// Starts what spins on the last CPU.
+    /// Starts a process that spins on the last CPU.
     fn busy(&self) -> Result<Busy, String> {
         let cpus = CpuSet::of_this_thread().map_err(|e| format!("cannot ask for CPUs: {e}"))?;
         let cpu = (0..1024).rev().find(|&cpu| cpus.contains(cpu)).unwrap_or(0);
@@ -116,7 +116,7 @@ impl Runner {
             match child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) if self.signals.next().is_some() => {
-                    // Gone already is as good.
+                    // An error means that the child has ended already.
                     let _ = child.kill();
                     let _ = child.wait();
                     return Err("interrupted".into());
@@ -135,12 +135,12 @@ impl Runner {
     }
 }
 
-/// A process that spins, until dropped.
+/// A process that spins until this value is dropped.
 struct Busy(Child);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // An error means that the child has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

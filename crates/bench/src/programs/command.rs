@@ -1,4 +1,4 @@
-//! The command: which programs, at which shares, against whom.
+//! Reads the arguments (programs, shares of memory, peers) and runs the benchmark.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ struct Args {
     /// Rounds; medians are shown, with quartiles
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// What Ebb is compared with
+    /// Peers to compare Ebb with
     #[arg(long, value_enum, value_delimiter = ',', default_value = "swapfile,zram")]
     peers: Vec<Peer>,
     /// Seconds a run may take
@@ -55,7 +55,7 @@ enum Format {
     Json,
 }
 
-/// Runs `ebb bench programs` with these arguments, the command's name left out.
+/// Runs `ebb bench programs` with these arguments, which leave out the command's name.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let args: Args = match crate::parse("ebb bench programs", args) {
         Ok(args) => args,
@@ -71,7 +71,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Whether every program did what it does alone.
+/// Returns whether every program gave the output that it gives alone.
 fn run(args: &Args) -> Result<bool, String> {
     let chosen = list::chosen(&args.programs)?;
     if args.list {
@@ -87,7 +87,7 @@ fn run(args: &Args) -> Result<bool, String> {
     let ebb = crate::ebb_to_measure(args.ebb.clone())?;
     let folder = tempfile::Builder::new().prefix("ebb-bench-").tempdir_in(&args.folder);
     let folder = folder.map_err(|error| format!("cannot make a folder: {error}"))?;
-    // A benchmark that is killed does not remove it itself.
+    // A killed benchmark cannot remove the folder itself.
     let mut undo = Undo::new()?;
     undo.later(&format!("rm -rf {}", quote_path(folder.path())))?;
     let more = args.ebb_args.split_whitespace().map(str::to_owned).collect();
@@ -119,7 +119,7 @@ fn run(args: &Args) -> Result<bool, String> {
     Ok(all.iter().all(is_right))
 }
 
-/// The peers that can be had.
+/// Returns the peers that are available.
 fn peers(args: &Args, runner: &mut Runner) -> Vec<Peer> {
     let mut peers = args.peers.clone();
     peers.dedup();

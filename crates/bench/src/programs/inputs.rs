@@ -1,4 +1,4 @@
-//! What programs read: made anew in each benchmark, always the same.
+//! Makes the inputs of the programs. Each benchmark makes them anew, always with the same contents.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::draw::Random;
 
-/// Functions and rows of the C file, lines of the file to be sorted.
+/// Functions and rows of the C file, and lines of the file to be sorted.
 const FUNCTIONS: u64 = 800;
 const ROWS: u64 = 100_000;
 const LINES: u64 = 2_500_000;
@@ -16,7 +16,7 @@ pub fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
     std::fs::write(folder.join(name), text).map_err(|error| format!("cannot write {name}: {error}"))
 }
 
-/// Where a command is: the system's own before what a user has put in front of it.
+/// Finds a command, first in the system's own folders, then in PATH.
 pub fn find(command: &str) -> Option<PathBuf> {
     let own = [PathBuf::from("/usr/bin"), PathBuf::from("/usr/sbin")];
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -24,7 +24,7 @@ pub fn find(command: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(command)).find(|file| file.is_file())
 }
 
-/// Compiles the class.
+/// Compiles the Java class.
 pub fn java(folder: &Path) -> Result<(), String> {
     write(folder, "Churn.java", include_str!("sources/Churn.java"))?;
     let javac = find("javac").ok_or("no javac")?;
@@ -34,7 +34,7 @@ pub fn java(folder: &Path) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("javac failed: {said}")) }
 }
 
-/// A C file of functions full of branches, and a large table.
+/// Writes a C file of functions full of branches and with a large table.
 pub fn c(folder: &Path) -> Result<(), String> {
     write(folder, "large.c", &c_text(FUNCTIONS, ROWS))
 }
@@ -45,7 +45,7 @@ fn c_text(functions: u64, rows: u64) -> String {
         "struct row { int id; const char *name; double value; int more[4]; };\n\
          extern int hear(int, int);\n",
     );
-    // Nothing fails that writes to a string.
+    // Writing to a string cannot fail.
     for function in 0..functions {
         let _ = writeln!(text, "int step{function}(int a, int b) {{");
         for _ in 0..8 {
@@ -72,12 +72,12 @@ fn c_text(functions: u64, rows: u64) -> String {
     text
 }
 
-/// Lines that begin with random digits.
+/// Writes a file of lines that begin with random digits.
 pub fn lines(folder: &Path) -> Result<(), String> {
     let mut random = Random(1);
     let mut text = String::new();
     for line in 0..LINES {
-        // Nothing fails that writes to a string.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{:016x} line {line}", random.word());
     }
     write(folder, "lines", &text)

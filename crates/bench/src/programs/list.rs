@@ -1,36 +1,37 @@
-//! The programs.
+//! List of the programs that the benchmark can run.
 
 use std::path::Path;
 
 use super::inputs::{self, find};
 
-/// A program and what it needs.
+/// A program and its requirements.
 #[derive(Debug)]
 pub struct Program {
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it does.
+    /// Short description.
     pub about: &'static str,
-    /// The commands it needs, each with the Debian package that has it.
+    /// Commands that it needs, each with the Debian package that contains it.
     pub needs: &'static [(&'static str, &'static str)],
-    /// Makes its input in a folder that is its own.
+    /// Function that makes the input in the program's own folder.
     pub make: fn(&Path) -> Result<(), String>,
-    /// What is run, in that folder. The first word is the first of `needs`.
+    /// Command line, run in that folder. The first word is the first of `needs`.
     pub command: &'static [&'static str],
-    /// How it is used.
+    /// How the benchmark uses the program.
     pub use_: Use,
 }
 
-/// How a program is used.
+/// How the benchmark uses a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// It runs to its end, and what it prints counts.
+    /// The program runs to its end, and its output is checked.
     Once,
-    /// It serves the client in `redis`; what that gets counts, and the time that takes.
+    /// The program serves the client in `redis`. The answers are checked, and the client's time
+    /// counts.
     Redis,
 }
 
-/// All of them.
+/// All programs.
 pub const PROGRAMS: &[Program] = &[
     Program {
         name: "perl-table",
@@ -61,7 +62,7 @@ pub const PROGRAMS: &[Program] = &[
         about: "900,000 objects sorted by a key",
         needs: &[("node", "nodejs")],
         make: |folder| inputs::write(folder, "sort.js", include_str!("sources/sort.js")),
-        // Else the heap's size would depend on the cgroup.
+        // Without this option the size of the heap would depend on the cgroup.
         command: &["node", "--max-old-space-size=2048", "sort.js"],
         use_: Use::Once,
     },
@@ -117,7 +118,7 @@ pub const PROGRAMS: &[Program] = &[
     },
 ];
 
-/// Those named, in this order; all if none is.
+/// Returns the named programs in this order, or all if no name is given.
 pub fn chosen(names: &[String]) -> Result<Vec<&'static Program>, String> {
     if names.is_empty() {
         return Ok(PROGRAMS.iter().collect());
@@ -131,7 +132,7 @@ pub fn chosen(names: &[String]) -> Result<Vec<&'static Program>, String> {
 }
 
 impl Program {
-    /// The Debian package of the first command that is not there.
+    /// Returns the Debian package of the first missing command.
     pub fn missing(&self) -> Option<&'static str> {
         let gone = self.needs.iter().find(|(command, _)| find(command).is_none());
         gone.map(|(_, package)| *package)

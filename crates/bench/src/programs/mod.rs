@@ -1,8 +1,10 @@
-//! Real programs in a share of the memory they take: under `ebb run`, with the kernel's swap, and alone.
+//! Benchmarks real programs in a share of the memory they take: under `ebb run`, with the kernel's
+//! swap, and alone.
 //!
-//! `list` says which programs, `inputs` makes what they read, `runs` runs one once, `redis` is the client of
-//! the one that is a server, `rounds` takes turns, and `table` says what came out. What a program prints is
-//! compared with what it prints alone; anything else is an error.
+//! `list` names the programs, and `inputs` makes their inputs. `runs` runs one program once, and
+//! `redis` is the client of the server among them. `rounds` takes turns, and `table` prints the
+//! results. The output of a program is compared with its output alone, and any difference is an
+//! error.
 
 mod command;
 mod inputs;

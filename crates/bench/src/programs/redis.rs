@@ -1,4 +1,5 @@
-//! The client: fills a server with values of 4 KiB, then gets them one by one, some far more often.
+//! The client of redis: fills the server with values of 4 KiB, then gets them one by one, some far
+//! more often.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +13,8 @@ const KEYS: usize = 40_000;
 const GETS: usize = 150_000;
 const VALUE_BYTES: usize = 4096;
 
-/// Fills the server behind `socket`, gets values, and tells it to end. Time and checksum are of the gets.
+/// Fills the server behind `socket`, gets values, and shuts the server down. Time and checksum
+/// cover the gets.
 pub fn drive(socket: &Path) -> Result<Driven, String> {
     let stream = connect(socket).map_err(|error| format!("cannot reach redis-server: {error}"))?;
     let mut client = Client { stream: BufReader::new(stream) };
@@ -83,7 +85,7 @@ fn name(key: usize) -> String {
     format!("key:{key:08}")
 }
 
-/// The first half is random, the second zero.
+/// Returns a value: the first half is random, the second zero.
 fn value(random: &mut Random) -> Vec<u8> {
     let mut value = Vec::with_capacity(VALUE_BYTES);
     while value.len() < VALUE_BYTES / 2 {
@@ -93,7 +95,7 @@ fn value(random: &mut Random) -> Vec<u8> {
     value
 }
 
-/// A command in the server's protocol.
+/// Returns a command in the server's protocol.
 fn request(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -1,17 +1,17 @@
-//! Rounds of one program: alone, under Ebb, and with the kernel's swap, in turns.
+//! Runs the rounds of one program: alone, under Ebb, and with the kernel's swap, in turns.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
 use super::list::Program;
-use super::runs::{End, Place, Runner, Sample};
+use super::runs::{End, Environment, Runner, Sample};
 use crate::kernel::Compressed;
 use crate::stats::Summary;
 
-/// Swap-in of one page at a time, and of eight: the kernel's default.
+/// Values of `page-cluster`: swap-in of one page at a time, and of eight, the kernel's default.
 const CLUSTERS: [u32; 2] = [0, 3];
 
-/// What Ebb is compared with.
+/// A peer that Ebb is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Peer {
@@ -23,7 +23,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// As tables show it.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::SwapFile => "swap file",
@@ -32,33 +32,33 @@ impl Peer {
     }
 }
 
-/// A place with all its rounds.
+/// An environment with the results of all rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Where it ran.
-    pub place: Place,
-    /// The share of its memory, in percent; none for the plain row.
+    /// Environment in which the program runs.
+    pub place: Environment,
+    /// Limit as a percentage of the program's memory; none for the plain row.
     pub share: Option<u32>,
-    /// One for each round.
+    /// One sample for each round.
     pub samples: Vec<Sample>,
 }
 
 impl Row {
-    fn new(place: Place, share: Option<u32>) -> Self {
+    fn new(place: Environment, share: Option<u32>) -> Self {
         Self { place, share, samples: Vec::new() }
     }
 
-    /// What Ebb is compared with here, if it is not Ebb itself or no limit.
+    /// Returns the peer that this row measures; `None` for the plain row and for Ebb.
     pub fn peer(&self) -> Option<Peer> {
         match self.place {
-            Place::Plain | Place::Ebb { .. } => None,
-            Place::SwapFile { .. } => Some(Peer::SwapFile),
-            Place::Zram { .. } => Some(Peer::Zram),
+            Environment::Plain | Environment::Ebb { .. } => None,
+            Environment::SwapFile { .. } => Some(Peer::SwapFile),
+            Environment::Zram { .. } => Some(Peer::Zram),
         }
     }
 
-    /// Wall times of all rounds: infinite where a run did not come to its end, no number where it was
-    /// killed, which is told apart.
+    /// Returns the wall times of all rounds. The time is infinite if a run did not end, and not a
+    /// number if it was killed.
     pub fn walls(&self) -> Vec<f64> {
         let wall = |sample: &Sample| match sample.end {
             End::Done => sample.wall_s,
@@ -68,26 +68,26 @@ impl Row {
         self.samples.iter().map(wall).collect()
     }
 
-    /// Of those that were not killed.
+    /// Summarises the wall times of the runs that were not killed.
     pub fn summary(&self) -> Option<Summary> {
         let walls: Vec<f64> = self.walls().into_iter().filter(|wall| !wall.is_nan()).collect();
         Summary::of(&walls)
     }
 
-    /// Whether most of its runs will not have ended well, whatever comes.
+    /// Returns whether so many runs have failed that the row cannot get a good median.
     fn is_lost(&self, rounds: usize) -> bool {
         self.samples.iter().filter(|sample| sample.end != End::Done).count() * 2 > rounds
     }
 }
 
-/// All that was measured of one program.
+/// All measurements of one program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Its name.
+    /// Name of the program.
     pub program: &'static str,
-    /// Most memory it takes alone.
+    /// Peak memory of the program alone.
     pub peak_bytes: u64,
-    /// The plain row first.
+    /// Rows of the program, the plain row first.
     pub rows: Vec<Row>,
 }
 
@@ -104,19 +104,19 @@ pub fn measure(
     (program.make)(&folder)?;
     let told = |what: &str| eprintln!("{}: {what}", program.name);
     told("alone, to see what it takes");
-    // Reads its files into memory too, for all who come later.
-    let alone = runner.run(program, Place::Plain)?;
+    // This run also reads the program's files into the page cache for all later runs.
+    let alone = runner.run(program, Environment::Plain)?;
     if alone.end != End::Done {
         return Err(format!("{} does not run by itself: {:?}", program.name, alone.end));
     }
     let peak_bytes = alone.peak_bytes.ok_or("its memory is not known")?;
-    let mut rows = vec![Row::new(Place::Plain, None)];
+    let mut rows = vec![Row::new(Environment::Plain, None)];
     let zram = peers.contains(&Peer::Zram) && !shares.is_empty();
     let ratio = match shares.iter().min() {
         Some(&share) if zram => {
             told("with zram, to see how it shrinks");
             let limit_bytes = of(peak_bytes, share);
-            let place = Place::Zram { limit_bytes, memory_bytes: None, page_cluster: 0 };
+            let place = Environment::Zram { limit_bytes, memory_bytes: None, page_cluster: 0 };
             let sample = runner.run(program, place)?;
             let ratio = shrinks_to(sample.compressed);
             told(&format!("a page takes {ratio:.2} of one there ({:?})", sample.end));
@@ -126,11 +126,11 @@ pub fn measure(
     };
     for &share in shares {
         let limit_bytes = of(peak_bytes, share);
-        rows.push(Row::new(Place::Ebb { limit_bytes }, Some(share)));
+        rows.push(Row::new(Environment::Ebb { limit_bytes }, Some(share)));
         for &peer in peers {
             for page_cluster in CLUSTERS {
                 let place = match peer {
-                    Peer::SwapFile => Place::SwapFile { limit_bytes, page_cluster },
+                    Peer::SwapFile => Environment::SwapFile { limit_bytes, page_cluster },
                     Peer::Zram => divided(peak_bytes, limit_bytes, ratio, page_cluster),
                 };
                 rows.push(Row::new(place, Some(share)));
@@ -139,7 +139,7 @@ pub fn measure(
     }
     for round in 0..rounds {
         let mut order: Vec<&mut Row> = rows.iter_mut().collect();
-        // What runs first in one round runs last in the next.
+        // The order is reversed in every other round.
         if round % 2 == 1 {
             order.reverse();
         }
@@ -170,7 +170,7 @@ fn of(bytes: u64, share: u32) -> u64 {
     bytes * u64::from(share) / 100 / 4096 * 4096
 }
 
-/// What a page takes of a page in compressed swap; as much where nothing came there.
+/// Returns the ratio of the compressed to the original size in swap; 1 if swap stayed empty.
 fn shrinks_to(compressed: Compressed) -> f64 {
     if compressed.original_bytes == 0 {
         return 1.0;
@@ -178,18 +178,20 @@ fn shrinks_to(compressed: Compressed) -> f64 {
     compressed.used_bytes as f64 / compressed.original_bytes as f64
 }
 
-/// Divides a limit so that what does not fit into the cgroup fits, compressed, into the rest of it. With
-/// less than an eighth left for either, that eighth: the program will say whether it can live with it.
-fn divided(peak_bytes: u64, limit_bytes: u64, ratio: f64, page_cluster: u32) -> Place {
+/// Divides a limit between the cgroup and compressed swap, so that the pages outside the cgroup
+/// fit, compressed, into the rest. Each part gets at least an eighth of the limit, even if the
+/// program cannot run in that.
+fn divided(peak_bytes: u64, limit_bytes: u64, ratio: f64, page_cluster: u32) -> Environment {
     let (peak, limit) = (peak_bytes as f64, limit_bytes as f64);
     let resident = |ratio: f64| (limit - ratio * peak) / (1.0 - ratio);
-    // A tenth more than it took, if there is room, since no two runs are alike.
+    // Compressed swap gets a tenth more than measured, if there is room, because no two runs are
+    // alike.
     let ratio = ratio.min(0.85);
     let resident =
         if resident(ratio * 1.1) > 0.0 { resident(ratio * 1.1) } else { resident(ratio) };
     let resident = (resident.clamp(limit / 8.0, limit * 7.0 / 8.0) as u64) / 4096 * 4096;
     let memory_bytes = Some(limit_bytes - resident);
-    Place::Zram { limit_bytes: resident, memory_bytes, page_cluster }
+    Environment::Zram { limit_bytes: resident, memory_bytes, page_cluster }
 }
 
 #[cfg(test)]
@@ -199,7 +201,7 @@ mod tests {
     #[test]
     fn both_parts_of_a_limit_together_are_the_limit() {
         let mib = 1 << 20;
-        let Place::Zram { limit_bytes, memory_bytes: Some(memory_bytes), .. } =
+        let Environment::Zram { limit_bytes, memory_bytes: Some(memory_bytes), .. } =
             divided(200 * mib, 100 * mib, 0.3, 0)
         else {
             panic!("no zram");
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(limit_bytes + memory_bytes, 100 * mib);
         // 200 = resident + memory / 0.33
         assert!((49 * mib..52 * mib).contains(&limit_bytes), "{limit_bytes}");
-        let Place::Zram { limit_bytes, .. } = divided(200 * mib, 50 * mib, 0.9, 0) else {
+        let Environment::Zram { limit_bytes, .. } = divided(200 * mib, 50 * mib, 0.9, 0) else {
             panic!("no zram");
         };
         assert_eq!(limit_bytes, 50 * mib / 8 / 4096 * 4096);
@@ -224,7 +226,7 @@ mod tests {
             report: None,
             compressed: Compressed::default(),
         };
-        let mut row = Row::new(Place::Plain, None);
+        let mut row = Row::new(Environment::Plain, None);
         row.samples = vec![sample(End::Killed), sample(End::Done), sample(End::TimedOut)];
         assert!(!row.is_lost(5));
         assert!(row.walls()[0].is_nan());

@@ -1,4 +1,4 @@
-//! One run of one program.
+//! Runs one program once.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,22 +16,22 @@ use super::list::{Program, Use};
 use super::redis;
 use crate::kernel::{Cgroup, Compressed, Swap, SwapFile};
 
-/// Enters the cgroup named first, then becomes the program.
+/// Shell command that enters the cgroup in its first argument, then becomes the program.
 const ENTER: &str = r#"echo 0 > "$0/cgroup.procs" && exec "$@""#;
-/// Clock ticks of `/proc/PID/stat` are hundredths of a second on every Linux of today.
+/// Clock ticks of `/proc/PID/stat` in a second, on every present Linux.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Where a program runs.
+/// Environment of a program.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum Environment {
     /// Without a limit.
     Plain,
     /// Under `ebb run`.
     Ebb { limit_bytes: u64 },
     /// In a memory cgroup, with a swap file.
     SwapFile { limit_bytes: u64, page_cluster: u32 },
-    /// In a memory cgroup, with compressed swap of so much memory at most.
+    /// In a memory cgroup, with compressed swap of `memory_bytes` of memory at most.
     Zram { limit_bytes: u64, memory_bytes: Option<u64>, page_cluster: u32 },
 }
 
@@ -39,44 +39,44 @@ pub enum Place {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// As it should.
+    /// The run succeeded.
     Done,
-    /// The kernel ended it, for want of memory.
+    /// The kernel's OOM killer ended it.
     Killed,
-    /// It took longer than it may.
+    /// The run took longer than the timeout.
     TimedOut,
-    /// It went wrong.
+    /// The run failed.
     Failed(String),
-    /// What came out was not what comes out alone.
+    /// The output differs from the output of the program alone.
     Different,
 }
 
-/// One run.
+/// Result of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// How it ended.
+    /// How the run ended.
     pub end: End,
-    /// How long it took, or what is measured of it.
+    /// Duration of the run, or of the part that counts, in seconds.
     pub wall_s: f64,
-    /// Processor time of all its processes, and of Ebb's.
+    /// Processor time of all the run's processes and of Ebb, in seconds.
     pub cpu_s: f64,
-    /// Of what came out.
+    /// Checksum of the output.
     pub checksum: u64,
-    /// Most memory it had at once, as far as the place tells.
+    /// Peak of its memory in bytes, if the environment gives it.
     pub peak_bytes: Option<u64>,
-    /// What `ebb run` reports.
+    /// The report of `ebb run`.
     pub report: Option<Value>,
-    /// The fullest that compressed swap was.
+    /// Contents of compressed swap when it was fullest.
     #[serde(skip)]
     pub compressed: Compressed,
 }
 
-/// What using a program gave.
+/// Result of using a program.
 #[derive(Debug)]
 pub struct Driven {
-    /// Of what came out.
+    /// Checksum of the output.
     pub checksum: u64,
-    /// The part of the time that counts; the whole run if none.
+    /// Duration of the part that counts; `None` for the whole run.
     pub wall: Option<Duration>,
 }
 
@@ -91,7 +91,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Takes in whole pieces; where they are cut matters.
+    /// Adds bytes in pieces of eight. The result depends on how the bytes are split between calls.
     pub fn add(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -102,22 +102,22 @@ impl Digest {
         self.0 = (self.0 ^ bytes.len() as u64).wrapping_mul(0x0100_0000_01b3);
     }
 
-    /// What it has come to.
+    /// Returns the checksum.
     pub fn value(&self) -> u64 {
         self.0
     }
 }
 
-/// Runs programs, and ends them when they take too long or the benchmark is told to end.
+/// Runs programs. Ends them when they take too long or a signal ends the benchmark.
 #[derive(Debug)]
 pub struct Runner {
-    /// The `ebb` to measure.
+    /// Path of the `ebb` to measure.
     pub ebb: PathBuf,
     /// Further arguments of `ebb run`.
     pub more: Vec<String>,
     /// The folder of all inputs.
     pub folder: PathBuf,
-    /// How long a run may take.
+    /// Longest duration of a run.
     pub timeout: Duration,
     /// The swap file, if there is one.
     pub swap_file: Option<SwapFile>,
@@ -134,19 +134,20 @@ impl Runner {
     ) -> Result<Self, String> {
         let signals = Signals::take(&[SIGHUP, SIGINT, SIGTERM])
             .map_err(|error| format!("cannot take signals: {error}"))?;
-        // The pager outlives the front for a moment; what it used is told to who waits for it.
+        // The pager outlives the supervisor for a moment. Only a parent that waits for it learns
+        // its processor time.
         process::adopt_orphans();
         Ok(Self { ebb, more, folder, timeout, swap_file: None, signals })
     }
 
-    /// Runs `program` once. An error is one of the benchmark's own, or that it was interrupted.
-    pub fn run(&self, program: &Program, place: Place) -> Result<Sample, String> {
+    /// Runs `program` once. An error means a failure of the benchmark itself or an interruption.
+    pub fn run(&self, program: &Program, place: Environment) -> Result<Sample, String> {
         let folder = self.folder.join(program.name);
         let cgroup = match place {
-            // Without one, memory is looked at now and then instead.
-            Place::Plain => Cgroup::new(None).ok(),
-            Place::Ebb { .. } => None,
-            Place::SwapFile { limit_bytes, .. } | Place::Zram { limit_bytes, .. } => {
+            // Without a cgroup, memory is sampled from time to time instead.
+            Environment::Plain => Cgroup::new(None).ok(),
+            Environment::Ebb { .. } => None,
+            Environment::SwapFile { limit_bytes, .. } | Environment::Zram { limit_bytes, .. } => {
                 Some(Cgroup::new(Some(limit_bytes))?)
             }
         };
@@ -159,9 +160,9 @@ impl Runner {
         command.env("PERL_HASH_SEED", "0").stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(errors);
         process::attend(&mut command);
-        // Left by the run before.
+        // The run before may have left this socket.
         let _ = std::fs::remove_file(folder.join("redis.sock"));
-        let look = place == Place::Plain && cgroup.is_none();
+        let look = place == Environment::Plain && cgroup.is_none();
         let before = children_ticks();
         let strangers = proc::children(std::process::id());
         let start = Instant::now();
@@ -185,20 +186,20 @@ impl Runner {
                 Some(cgroup) => cgroup.peak_bytes(),
                 None => Some(watch.peak).filter(|&peak| peak > 0),
             },
-            report: matches!(place, Place::Ebb { .. })
+            report: matches!(place, Environment::Ebb { .. })
                 .then(|| serde_json::from_str(&std::fs::read_to_string(&report).ok()?).ok())
                 .flatten(),
             compressed: watch.compressed.unwrap_or_default(),
         })
     }
 
-    fn swap(&self, place: Place) -> Result<Option<Swap>, String> {
+    fn swap(&self, place: Environment) -> Result<Option<Swap>, String> {
         match place {
-            Place::Plain | Place::Ebb { .. } => Ok(None),
-            Place::SwapFile { page_cluster, .. } => {
+            Environment::Plain | Environment::Ebb { .. } => Ok(None),
+            Environment::SwapFile { page_cluster, .. } => {
                 self.swap_file.as_ref().ok_or("no swap file")?.on(page_cluster).map(Some)
             }
-            Place::Zram { memory_bytes, page_cluster, .. } => {
+            Environment::Zram { memory_bytes, page_cluster, .. } => {
                 Swap::zram(4 << 30, memory_bytes, page_cluster).map(Some)
             }
         }
@@ -207,13 +208,13 @@ impl Runner {
     fn command(
         &self,
         program: &Program,
-        place: Place,
+        place: Environment,
         cgroup: Option<&Cgroup>,
         report: &Path,
     ) -> Result<Command, String> {
         let path = find(program.command[0]).ok_or("the program is gone")?;
         let mut command = match (place, cgroup) {
-            (Place::Ebb { limit_bytes }, _) => {
+            (Environment::Ebb { limit_bytes }, _) => {
                 let mut command = Command::new(&self.ebb);
                 command.args(["run", "--memory-max", &limit_bytes.to_string()]);
                 command.args(["--report", "json", "--report-file"]).arg(report);
@@ -232,7 +233,7 @@ impl Runner {
     }
 }
 
-/// A program that runs.
+/// A running program.
 struct Watch<'a> {
     runner: &'a Runner,
     child: Child,
@@ -280,7 +281,7 @@ impl Watch<'_> {
         })
     }
 
-    /// What is seen only while it runs.
+    /// Samples the figures that exist only while the program runs.
     fn look(&mut self, measure: bool, swap: Option<&Swap>) {
         if measure {
             self.peak = self.peak.max(tree(self.child.id()).into_iter().map(memory).sum());
@@ -293,7 +294,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Ends the program if its time is over, or the benchmark's: then with an error.
+    /// Ends the program after the timeout. If the benchmark is interrupted, ends the program with
+    /// an error.
     fn end_if_over(&mut self) -> Result<bool, String> {
         let interrupted = self.runner.signals.next().is_some();
         let late = self.start.elapsed() > self.runner.timeout;
@@ -307,7 +309,7 @@ impl Watch<'_> {
         for pid in tree(self.child.id()).into_iter().rev() {
             signals::send(pid, SIGKILL);
         }
-        // Gone already is as good.
+        // An error means that the child has ended already.
         let _ = self.child.wait();
     }
 }
@@ -320,7 +322,7 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Uses a program in a thread: what came of it, then the end of the channel.
+/// Uses a program in a thread. The channel gives the result and then ends.
 fn use_it(use_: Use, mut stdout: ChildStdout, socket: PathBuf) -> Receiver<Result<Driven, String>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -328,13 +330,13 @@ fn use_it(use_: Use, mut stdout: ChildStdout, socket: PathBuf) -> Receiver<Resul
             Use::Redis => redis::drive(&socket),
             Use::Once => digest(&mut stdout).map(|checksum| Driven { checksum, wall: None }),
         };
-        // Nobody hears it when the benchmark ends.
+        // The receiver may be gone when the benchmark ends.
         let _ = sender.send(result);
     });
     receiver
 }
 
-/// The checksum of all there is to be read, however it comes in pieces.
+/// Returns the checksum of the whole input, independent of the sizes of reads.
 fn digest(from: &mut impl Read) -> Result<u64, String> {
     let mut digest = Digest::default();
     let mut buffer = vec![0; 1 << 16];
@@ -352,12 +354,12 @@ fn digest(from: &mut impl Read) -> Result<u64, String> {
     }
 }
 
-/// Why an end is not a good one.
+/// Returns the exit status as text if it is not success.
 fn ended(status: ExitStatus) -> Option<String> {
     (!status.success()).then(|| status.to_string())
 }
 
-/// A process and all below it.
+/// Returns a process and all of its descendants.
 fn tree(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;
@@ -368,7 +370,7 @@ fn tree(pid: u32) -> Vec<u32> {
     all
 }
 
-/// Memory of a process that is no file's.
+/// Returns the memory of a process that is not file-backed, in bytes.
 fn memory(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let of = |line: &str| {
@@ -378,7 +380,7 @@ fn memory(pid: u32) -> u64 {
     text.lines().filter_map(of).sum::<u64>() * 1024
 }
 
-/// Waits a while for what has become a child of this process meanwhile.
+/// Waits a while for processes that have become children of this process during the run.
 fn reap(before: &[u32]) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(5) {
@@ -390,16 +392,16 @@ fn reap(before: &[u32]) {
     }
 }
 
-/// Processor time of the children that were waited for, and of theirs.
+/// Returns the processor time in ticks of reaped children and their descendants.
 fn children_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in parentheses, may hold spaces; the 16th and 17th fields are wanted.
+    // The name, in parentheses, may contain spaces. Wanted are the 16th and 17th fields.
     let after = stat.rsplit(')').next().unwrap_or_default();
     let fields = after.split_whitespace().skip(13).take(2);
     fields.filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// What a program said last, if anything.
+/// Returns the last lines of a program's output, if any.
 fn last_lines(file: &Path) -> String {
     let text = std::fs::read(file).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

@@ -1,19 +1,19 @@
-//! Tables: one for each program and share, and the means over all programs.
+//! Formats tables: one for each program and share, and the means over all programs.
 
 use super::rounds::{Measured, Peer, Row};
-use super::runs::{End, Place};
+use super::runs::{End, Environment};
 use crate::stats::{Noise, Summary, geometric_mean, pairs, verdict};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// How fast Ebb is to a peer.
+/// Speed of Ebb relative to a peer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Speed {
-    /// The peer's time to Ebb's.
+    /// Ratio of the peer's time to Ebb's.
     Known(f64),
-    /// Less than that: Ebb took longer than a run may.
+    /// Upper bound, because Ebb took longer than the timeout.
     Less(f64),
-    /// More than that: the peer took longer than a run may.
+    /// Lower bound, because the peer took longer than the timeout.
     More(f64),
 }
 
@@ -37,13 +37,13 @@ fn median(row: &Row) -> f64 {
     row.summary().map_or(f64::INFINITY, |walls| walls.median)
 }
 
-/// Whether most of its runs took too long, rather than ended badly.
+/// Returns whether most of the failed runs of a row took too long.
 fn is_late(row: &Row) -> bool {
     let of = |wanted: fn(&End) -> bool| row.samples.iter().filter(|s| wanted(&s.end)).count();
     of(|end| *end == End::TimedOut) * 2 > of(|end| *end != End::Done)
 }
 
-/// None where one of the two was killed or went wrong.
+/// Returns the speed; `None` if Ebb or the peer was killed or failed.
 fn speed(ebb: &Row, peer: &Row, timeout_s: f64) -> Option<Speed> {
     let (ours, theirs) = (median(ebb), median(peer));
     match (ours.is_finite(), theirs.is_finite()) {
@@ -66,21 +66,21 @@ impl<'a> Share<'a> {
     fn of(measured: &'a Measured, share: u32) -> Option<Self> {
         let (plain, rest) = measured.rows.split_first()?;
         let mut rows = rest.iter().filter(|row| row.share == Some(share));
-        let ebb = rows.next().filter(|row| matches!(row.place, Place::Ebb { .. }))?;
+        let ebb = rows.next().filter(|row| matches!(row.place, Environment::Ebb { .. }))?;
         Some(Self { plain, ebb, peers: rows.collect(), noise: Noise::of(&plain.walls()) })
     }
 
-    /// The peer's best `page-cluster`.
+    /// Returns the row of the peer's best `page-cluster`.
     fn best(&self, peer: Peer) -> Option<&'a Row> {
         let rows = self.peers.iter().copied().filter(|row| row.peer() == Some(peer));
         rows.min_by(|a, b| median(a).total_cmp(&median(b)))
     }
 }
 
-/// The table of one program at one share.
+/// Returns the table of one program at one share.
 pub fn render(measured: &Measured, share: u32, timeout_s: f64) -> Option<String> {
     let rows = Share::of(measured, share)?;
-    let Place::Ebb { limit_bytes } = rows.ebb.place else { return None };
+    let Environment::Ebb { limit_bytes } = rows.ebb.place else { return None };
     let mut lines = vec![
         format!(
             "### {}: {:.1} MiB of {:.1} ({share} %); noise {}\n",
@@ -113,10 +113,12 @@ pub fn render(measured: &Measured, share: u32, timeout_s: f64) -> Option<String>
 
 fn name(row: &Row) -> String {
     match row.place {
-        Place::Plain => "plain".into(),
-        Place::Ebb { .. } => "ebb".into(),
-        Place::SwapFile { page_cluster, .. } => format!("swap file, page-cluster {page_cluster}"),
-        Place::Zram { limit_bytes, memory_bytes, page_cluster } => format!(
+        Environment::Plain => "plain".into(),
+        Environment::Ebb { .. } => "ebb".into(),
+        Environment::SwapFile { page_cluster, .. } => {
+            format!("swap file, page-cluster {page_cluster}")
+        }
+        Environment::Zram { limit_bytes, memory_bytes, page_cluster } => format!(
             "zram, {:.0} + {:.0} MiB, page-cluster {page_cluster}",
             limit_bytes as f64 / MIB,
             memory_bytes.unwrap_or(0) as f64 / MIB
@@ -124,7 +126,7 @@ fn name(row: &Row) -> String {
     }
 }
 
-/// The median wall time with quartiles, and how the runs ended that did not end well.
+/// Returns the median wall time with quartiles, and how the failed runs ended.
 fn walls(row: &Row, timeout_s: f64) -> String {
     let count = |wanted: fn(&End) -> bool| row.samples.iter().filter(|s| wanted(&s.end)).count();
     let ends = [
@@ -140,7 +142,7 @@ fn walls(row: &Row, timeout_s: f64) -> String {
     shown.join(", ")
 }
 
-/// The means at one share, a line for each peer.
+/// Returns the means at one share, a line for each peer.
 pub fn means(all: &[Measured], share: u32, peers: &[Peer], timeout_s: f64) -> String {
     peers.iter().map(|&peer| mean(all, share, peer, timeout_s)).collect::<Vec<_>>().join("\n")
 }
@@ -191,7 +193,7 @@ mod tests {
     use super::*;
     use crate::kernel::Compressed;
 
-    fn row(place: Place, share: Option<u32>, walls: &[f64]) -> Row {
+    fn row(place: Environment, share: Option<u32>, walls: &[f64]) -> Row {
         let sample = |&wall_s: &f64| Sample {
             end: match wall_s {
                 wall if wall.is_nan() => End::Killed,
@@ -212,14 +214,14 @@ mod tests {
         let limit_bytes = 50 << 20;
         let memory_bytes = Some(20 << 20);
         let [zero, three] = file;
-        let swap = |page_cluster| Place::SwapFile { limit_bytes, page_cluster };
-        let compressed = Place::Zram { limit_bytes: 30 << 20, memory_bytes, page_cluster: 0 };
+        let swap = |page_cluster| Environment::SwapFile { limit_bytes, page_cluster };
+        let compressed = Environment::Zram { limit_bytes: 30 << 20, memory_bytes, page_cluster: 0 };
         Measured {
             program: "perl-hash",
             peak_bytes: 100 << 20,
             rows: vec![
-                row(Place::Plain, None, &[1.0, 1.1, 1.05]),
-                row(Place::Ebb { limit_bytes }, Some(50), ebb),
+                row(Environment::Plain, None, &[1.0, 1.1, 1.05]),
+                row(Environment::Ebb { limit_bytes }, Some(50), ebb),
                 row(swap(0), Some(50), zero),
                 row(swap(3), Some(50), three),
                 row(compressed, Some(50), zram),

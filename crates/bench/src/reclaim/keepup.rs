@@ -1,10 +1,11 @@
-//! kswapd against an allocator that takes frames at a fixed rate.
+//! Measures kswapd against an allocator that takes frames at a fixed rate.
 //!
-//! Half of memory is clean and cold, nearly all of the other half is in use for good. The allocator
-//! runs through the cold half; each time it would have to reclaim by itself is counted.
+//! Half of memory is clean and cold. Nearly all of the other half stays in use. The allocator runs
+//! through the cold half. The result counts how often it would have to reclaim directly.
 //!
-//! [`run`] gives kswapd a thread of its own: what comes out hangs on how soon the system runs it,
-//! and that is told, too. [`super::turns`] has both take turns on one processor.
+//! [`run`] gives kswapd a thread of its own. The result then depends on how soon the system runs
+//! that thread, and the delay is reported, too. [`super::turns`] runs both in turns on one
+//! processor.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -17,39 +18,40 @@ use ebb_mm::frame::{Config, Frames, Gfp, Host, NoHost, Order, Request, ZoneItem}
 use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Shadow};
 use ebb_mm::observe::vmstat::VmStat;
 use ebb_mm::reclaim::{
-    Asked, Desk, Direct, DirectPassed, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step,
+    Asked, Direct, DirectPassed, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step,
+    WakeRequests,
 };
 use ebb_mm::space::Spaces;
 use ebb_mm::tunables::Tunables;
 use ebb_mm::types::{MmId, Pfn, Vpn};
 use ebb_sys::percpu::thread_time_ns;
 
-/// Frames taken in a row at most.
+/// Greatest number of frames taken in a row.
 const BURST: u64 = 64;
 
-/// What a run came to.
+/// Result of a run.
 pub struct Outcome {
-    /// Frames taken.
+    /// Number of frames taken.
     pub taken: u64,
-    /// In this time.
+    /// Duration of the run, in seconds.
     pub seconds: f64,
-    /// Times the allocator would have had to reclaim.
+    /// Number of times the allocator would have had to reclaim directly.
     pub direct: u64,
-    /// The fewest frames that were free, as seen every 1024 frames.
+    /// Smallest number of free frames, sampled every 1024 frames.
     pub least_free: u64,
-    /// Processor time of kswapd for each frame taken, and of the allocator, where that is known.
+    /// Processor time per frame taken, in nanoseconds: of kswapd, and of the allocator if known.
     pub kswapd_ns: f64,
     pub allocator_ns: Option<f64>,
-    /// How long after it was woken kswapd ran, in ascending order.
+    /// Delays between a wake-up of kswapd and its run, in ascending order.
     pub late_ns: Vec<u64>,
-    /// How long the allocator did not run though frames were due.
+    /// Time in which the allocator did not run though frames were due.
     pub lost_ns: u64,
-    /// Of the times in `direct` those at which kswapd had been woken and had not run yet.
+    /// Number of direct reclaims, out of `direct`, between a wake-up of kswapd and its run.
     pub direct_before_it_ran: u64,
 }
 
 impl Outcome {
-    /// A quantile of the times until kswapd ran.
+    /// Returns a quantile of the delays of kswapd.
     pub fn late_ns_at(&self, q: f64) -> u64 {
         let last = self.late_ns.len().saturating_sub(1);
         self.late_ns.get((last as f64 * q).round() as usize).copied().unwrap_or(0)
@@ -63,11 +65,11 @@ pub(super) struct Machine {
     pub tun: Tunables,
     pub stat: VmStat,
     pub v: Lruvec,
-    pub desk: Desk,
+    pub wake_requests: WakeRequests,
     stop: AtomicBool,
     busy_ns: AtomicU64,
     begun: Instant,
-    /// When kswapd was woken that has not run since; 0: it has.
+    /// Time at which kswapd was woken; 0 if it has run since.
     woken_ns: AtomicU64,
     late_ns: Mutex<Vec<u64>>,
 }
@@ -82,7 +84,7 @@ struct Asks<'a> {
 impl Host for Asks<'_> {
     fn wake_kswapd(&self, node: usize, order: Order, highest: usize) {
         let node = FramesNode { frames: &self.m.frames, node };
-        let asked = self.m.desk.ask(&node, Policy::of(&self.m.tun), order, highest);
+        let asked = self.m.wake_requests.ask(&node, Policy::of(&self.m.tun), order, highest);
         if asked == Asked::Wake {
             self.m.woken_ns.store(self.m.now_ns(), Relaxed);
             self.kswapd.unpark();
@@ -121,7 +123,7 @@ impl Machine {
             v: Lruvec::new(MemcgId(1), tun.lru, 0),
             tun,
             stat: VmStat::default(),
-            desk: Desk::new(),
+            wake_requests: WakeRequests::new(),
             stop: AtomicBool::new(false),
             busy_ns: AtomicU64::new(0),
             begun: Instant::now(),
@@ -148,7 +150,7 @@ impl Machine {
         self.begun.elapsed().as_nanos() as u64 + 1
     }
 
-    /// A folio goes: its frame is free.
+    /// Evicts a folio and frees its frame.
     pub fn gone(&self, cx: &Ctx, pfn: Pfn) -> Evicted {
         cx.folios.unpin(pfn);
         cx.folios.unpin(pfn);
@@ -158,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// The allocator reclaims by itself.
+    /// Reclaims on behalf of the allocator.
     pub fn direct(&self, target: u64) -> u64 {
         let mut run = Direct::new(target, Order::ZERO);
         while let Some(pass) = run.next() {
@@ -170,7 +172,8 @@ impl Machine {
         run.reclaimed()
     }
 
-    /// Half of all frames clean and cold, the rest in use but for a little more than the high mark.
+    /// Fills half of all frames with clean, cold folios. The rest is in use, except for a little
+    /// more than the high watermark.
     pub fn fill(&self, frames: u32) {
         let request = Request::new(Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT), Order::ZERO);
         let marks = self.frames.zones()[0].state().marks();
@@ -191,7 +194,7 @@ impl Machine {
         let mut kswapd = Kswapd::new(Policy::of(&self.tun), node.classes());
         let start = thread_time_ns();
         while !self.stop.load(Relaxed) {
-            let step = kswapd.step(&self.desk, &node, &self.stat);
+            let step = kswapd.step(&self.wake_requests, &node, &self.stat);
             match step {
                 Step::Pass(pass) => {
                     let mut sc = pass.scan(self.tun.swappiness.0);
@@ -199,11 +202,11 @@ impl Machine {
                     self.v.shrink(&self.cx(), &mut sc, &mut Back(self, pass.highest));
                     let (scanned, reclaimed) = (sc.scanned, sc.reclaimed);
                     let passed = Passed { scanned, reclaimed, writing: false, met: None };
-                    kswapd.passed(&self.desk, &passed);
+                    kswapd.passed(&self.wake_requests, &passed);
                 }
                 Step::Again | Step::AwaitWrites | Step::Throttle => {}
                 Step::Nap | Step::Sleep => {
-                    if !self.desk.woken() {
+                    if !self.wake_requests.woken() {
                         thread::park_timeout(Duration::from_millis(NAP_MS));
                     }
                     let woken = self.woken_ns.swap(0, Relaxed);
@@ -218,14 +221,15 @@ impl Machine {
     }
 }
 
-/// One run over `frames` frames.
+/// Runs once over `frames` frames.
 pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, String> {
     let m = Machine::new(frames, scale_factor)?;
     m.fill(frames);
     let take = u64::from(frames) / 2 - u64::from(frames) / 16;
     thread::scope(|scope| {
         let kswapd = scope.spawn(|| {
-            // As kswapd of `ebb run`. Where it is not permitted it runs when it runs.
+            // Scheduling as for kswapd of `ebb run`. If that is not permitted, kswapd runs with
+            // normal priority.
             let _ = ebb_sys::sched::run_soon(0);
             m.kswapd();
         });
@@ -239,7 +243,7 @@ pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, S
         while taken < take {
             if taken % BURST == 0 {
                 let due = Duration::from_nanos(taken * 1_000_000_000 / per_second);
-                // Who was not run for a while does not take at a higher rate what it missed.
+                // An allocator that was off the CPU for a while does not catch up at a higher rate.
                 let late = start.elapsed().saturating_sub(lost + due);
                 lost += late.saturating_sub(burst);
                 while start.elapsed() < lost + due {

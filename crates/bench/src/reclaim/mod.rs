@@ -1,9 +1,9 @@
-//! What background reclaim costs, and whether it keeps up.
+//! Measures the cost of background reclaim and whether it keeps up.
 //!
-//! * `pass`: nanoseconds for each clean folio evicted and for each folio skipped, by lists.
-//!   Evicted folios only give their frame back: this is the engine alone.
-//! * `keepup`: kswapd against an allocator that takes a million frames a second, a thread each.
-//! * `turns`: the same two in turns on one processor.
+//! * `pass`: nanoseconds for each clean folio evicted and for each folio skipped, by kind of list.
+//!   Evicted folios only give their frame back, so this is the cost of the engine alone.
+//! * `keepup`: kswapd against an allocator that takes a million frames a second, each in a thread.
+//! * `turns`: kswapd and that allocator in turns on one processor.
 
 mod keepup;
 mod pass;
@@ -41,7 +41,7 @@ struct Args {
     wake_us: u64,
 }
 
-/// Runs `ebb bench reclaim` with these arguments, the command's name left out.
+/// Runs `ebb bench reclaim` with these arguments, which leave out the command's name.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let args: Args = match crate::parse("ebb bench reclaim", args) {
         Ok(args) => args,

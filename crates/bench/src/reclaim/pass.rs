@@ -1,4 +1,4 @@
-//! Passes over one lruvec whose folios lie in memory in random order.
+//! Measures passes over one lruvec whose folios lie in memory in random order.
 
 use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
 use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
@@ -10,15 +10,15 @@ use ebb_sys::percpu::thread_time_ns;
 
 use crate::stats::median;
 
-/// One kind of lists.
+/// Result for one kind of list.
 pub struct Row {
-    /// Which.
+    /// Name of the kind.
     pub lists: String,
-    /// Nanoseconds for each folio: evicted, evicted with an entry that maps it, skipped.
+    /// Nanoseconds per folio: evicted, evicted while a page-table entry maps it, and skipped.
     pub ns: [f64; 3],
 }
 
-/// Frees and counts.
+/// Frees each folio and counts.
 #[derive(Default)]
 struct Gone(u64);
 
@@ -41,7 +41,7 @@ enum What {
     Skip,
 }
 
-/// Each kind in turn, round by round.
+/// Measures each kind in turn, round by round.
 pub fn rows(presets: &[String], folios: u32, rounds: usize) -> Vec<Row> {
     let order = shuffled(folios);
     let kinds = [What::Evict, What::EvictMapped, What::Skip];
@@ -72,7 +72,7 @@ fn shuffled(n: u32) -> Vec<u32> {
     order
 }
 
-/// Folios of the short zone.
+/// Number of folios in the zone that is short of memory.
 const LOW: usize = 32;
 
 fn once(preset: &str, order: &[u32], what: What) -> f64 {
@@ -85,8 +85,8 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
     space.add_area(Area::new(Vpn(0), Vpn(n.into()), Backing::File));
     v.generations().spaces().join(space.id());
     for (vpn, &p) in order.iter().enumerate() {
-        // Skipped folios lie in a zone above the one that is short, of which there are a few at the young end: the
-        // classic lists do not look for what is not there.
+        // Skipped folios lie in a zone above the one that is short. The short zone has a few folios
+        // at the young end, because the classic lists do not scan for an empty zone.
         let above = what == What::Skip && (tun.lru == LruKind::Gen || vpn + LOW < order.len());
         let word = Word::new(LruType::File, 0, u8::from(above));
         let vpn = Vpn(vpn as u64);
@@ -100,7 +100,8 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
         v.add(&cx, Pfn(p));
     }
     let mut gone = Gone::default();
-    // Half of them: a window that runs dry ages, which is not what is measured.
+    // Only half of the folios are evicted, because a window that runs dry ages, and ageing is not
+    // measured here.
     let half = u64::from(n) / 2;
     let mut sc = Scan::new(Who::Kswapd, true, if what == What::Skip { 64 } else { half }, 60);
     if what == What::Skip {
@@ -113,7 +114,7 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
     let count = |gone: &Gone| if what == What::Skip { looked(&stat) } else { gone.0 };
     // A pass may age instead of evicting.
     let mut fruitless = 0;
-    // The classic lists pass over 32,768 folios before they count one.
+    // The classic lists skip 32,768 folios before they count one as scanned.
     let all = what == What::Skip && tun.lru == LruKind::Classic;
     let start = thread_time_ns();
     while count(&gone) < half && fruitless < 8 {

@@ -1,9 +1,10 @@
-//! kswapd and the allocator in turns on one processor.
+//! Runs kswapd and the allocator in turns on one processor.
 //!
-//! Both run in one thread. The clock is the processor time both have used and the time in which
-//! neither had anything to do. The allocator takes a frame when one is due; kswapd begins a while
-//! after it was woken and goes on until it sleeps; while it works the allocator has its turn after
-//! each [`TURN`] folios. So neither the number of processors nor what else runs on them decides.
+//! Both run in one thread. The clock is the processor time that both have used plus the time in
+//! which neither had work. The allocator takes a frame when one is due. kswapd starts a fixed time
+//! after its wake-up and runs until it sleeps. While it works, the allocator has its turn after
+//! each [`TURN`] folios. So the result does not depend on the number of processors or on other
+//! load.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,7 +19,7 @@ use super::keepup::{Machine, Outcome};
 
 /// Folios that kswapd takes before the allocator has its turn.
 const TURN: u32 = 64;
-/// Frames that the allocator takes between two looks at the clock while kswapd sleeps.
+/// Frames that the allocator takes between two readings of the clock while kswapd sleeps.
 const STRETCH: u64 = 64;
 
 struct Turns<'a> {
@@ -28,14 +29,14 @@ struct Turns<'a> {
     take: u64,
     wake_ns: u64,
     clock_ns: Cell<u64>,
-    /// Processor time of this thread when the present turn began.
+    /// Processor time of this thread at the start of the present turn.
     turn_ns: Cell<u64>,
-    /// What kswapd and the allocator have used.
+    /// Processor time that kswapd and the allocator have used.
     used_ns: [Cell<u64>; 2],
     taken: Cell<u64>,
     direct: Cell<u64>,
     least_free: Cell<u64>,
-    /// When kswapd was woken that has not run since.
+    /// Time at which kswapd was woken; `None` if it has run since.
     woken: Cell<Option<u64>>,
     late_ns: RefCell<Vec<u64>>,
 }
@@ -46,7 +47,7 @@ const ALLOCATOR: usize = 1;
 impl Host for Turns<'_> {
     fn wake_kswapd(&self, node: usize, order: Order, highest: usize) {
         let node = FramesNode { frames: &self.m.frames, node };
-        let asked = self.m.desk.ask(&node, Policy::of(&self.m.tun), order, highest);
+        let asked = self.m.wake_requests.ask(&node, Policy::of(&self.m.tun), order, highest);
         if asked == Asked::Wake {
             let due = self.taken.get() * self.frame_ns;
             self.woken.set(Some(due.max(self.clock_ns.get())));
@@ -60,7 +61,7 @@ impl Host for Turns<'_> {
 }
 
 impl Turns<'_> {
-    /// A turn ends.
+    /// Ends a turn and adds its processor time to the clock.
     fn used(&self, who: usize) {
         let now = thread_time_ns();
         let took = now - self.turn_ns.replace(now);
@@ -68,7 +69,7 @@ impl Turns<'_> {
         self.clock_ns.set(self.clock_ns.get() + took);
     }
 
-    /// Takes frames until there are `until`. False if there are none.
+    /// Takes frames until `until` are taken. Returns false if no frame is left.
     fn take(&self, until: u64) -> bool {
         while self.taken.get() < until {
             if self.m.frames.alloc_on(0, &self.request, self).is_none() {
@@ -83,8 +84,8 @@ impl Turns<'_> {
         true
     }
 
-    /// kswapd's turn ends: the frames that are due are taken. False if all are taken, or there are
-    /// none.
+    /// Ends a turn of kswapd and takes the frames that are due. Returns false if all frames are
+    /// taken or none is left.
     fn allocate(&self) -> bool {
         self.used(KSWAPD);
         let due = (self.clock_ns.get() / self.frame_ns).min(self.take);
@@ -93,7 +94,7 @@ impl Turns<'_> {
         there && self.taken.get() < self.take
     }
 
-    /// kswapd sleeps: frames are taken until it is woken, or a nap is over.
+    /// Takes frames while kswapd sleeps, until it is woken or a nap is over.
     fn while_it_sleeps(&self, nap_ns: u64) -> bool {
         let end = self.clock_ns.get().saturating_add(nap_ns);
         loop {
@@ -108,7 +109,7 @@ impl Turns<'_> {
                 }
                 return true;
             }
-            // Nobody has anything to do before the next frames are due.
+            // No work is due before the next frames, so the clock jumps there.
             let next = (self.taken.get() + STRETCH.min(self.take)) * self.frame_ns;
             self.clock_ns.set(self.clock_ns.get().max(next.min(until)));
         }
@@ -135,7 +136,7 @@ impl Pageout for Back<'_> {
     }
 }
 
-/// One run over `frames` frames; kswapd begins `wake_ns` after it was woken.
+/// Runs once over `frames` frames. kswapd starts `wake_ns` after each wake-up.
 pub fn run(
     frames: u32,
     per_second: u64,
@@ -162,7 +163,7 @@ pub fn run(
     let node = FramesNode { frames: &m.frames, node: 0 };
     let mut kswapd = Kswapd::new(Policy::of(&m.tun), node.classes());
     loop {
-        let goes_on = match kswapd.step(&m.desk, &node, &m.stat) {
+        let goes_on = match kswapd.step(&m.wake_requests, &node, &m.stat) {
             Step::Pass(pass) => {
                 let mut sc = pass.scan(m.tun.swappiness.0);
                 sc.zone = 0;
@@ -170,7 +171,7 @@ pub fn run(
                 m.v.shrink(&m.cx(), &mut sc, &mut back);
                 let (scanned, reclaimed) = (sc.scanned, sc.reclaimed);
                 let passed = Passed { scanned, reclaimed, writing: false, met: None };
-                kswapd.passed(&m.desk, &passed);
+                kswapd.passed(&m.wake_requests, &passed);
                 turns.allocate()
             }
             Step::Again | Step::AwaitWrites | Step::Throttle => turns.allocate(),
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_kswapd_that_begins_too_late_is_seen_and_one_in_time_is_not() {
-        // A thousand frames lie between the low and the min mark of 4 GiB: 1 ms.
+        // Between the low and the min watermark of 4 GiB lie a thousand frames, which is 1 ms.
         let entries = |wake_ns| run(1 << 20, 1_000_000, 10, wake_ns).unwrap();
         let late = entries(20_000_000);
         assert!(late.direct > 0 && late.late_ns[0] >= 20_000_000, "{}", late.direct);

@@ -1,7 +1,7 @@
-//! `ebb top`: this user's runs, then one of them, on a whole screen that follows them.
+//! `ebb top` shows this user's runs, or one of them, on a whole screen and keeps it up to date.
 //!
-//! It asks as `ebb stat` does, a question at a time, and changes what `ebb set` changes, in the same way. The run waits
-//! for nothing here.
+//! It asks for figures as `ebb stat` does, one question at a time, and makes changes as `ebb set`
+//! does. The run never waits for it.
 
 mod picture;
 mod screen;
@@ -20,25 +20,25 @@ use source::{News, Source, Want};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long a word about what was done stays.
+/// Time for which a message stays.
 const WORD_STAYS: Duration = Duration::from_secs(6);
-/// How often signals are looked for.
+/// Interval at which signals are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// What fits into less is not worth showing.
+/// Least size of the screen. Less is too small to be useful.
 const WIDTH_MIN: u16 = 40;
 const HEIGHT_MIN: u16 = 8;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-All of your runs, as `ebb ps` shows them; Enter shows one: what it has in memory and in each tier, its
-faults a second by what they found, the time its threads wait, its generations with their ages, and for
-each process the same and a map of where the pages of its areas are.
+The screen lists your runs, as `ebb ps` does. Enter shows one run: its memory, its tiers, its faults per second
+by kind, the time that its threads wait, and its generations with their ages. For each process it shows the
+same, and a map of where the pages of its areas are.
 
 Keys: arrows, Enter and Esc to move about; + and - to change the limit by an eighth, as `ebb set` does;
-r to have a sixteenth of its memory reclaimed now; ? for help; q to quit.
+r to reclaim a sixteenth of the run's memory now; ? for help; q to quit.
 
-Colours are left out where NO_COLOR is set, and letters beyond ASCII where the locale is not UTF-8. Nothing
-of a run waits for this.
+The screen has no colours where NO_COLOR is set, and only ASCII where the locale is not UTF-8. A run never
+waits for ebb top.
 
 Exit status: 0; 1 if PID belongs to no run of yours, or there is no terminal; 128+n if signal n ended it.
 
@@ -51,7 +51,7 @@ pub struct Arguments {
     /// Any process of the run to begin with, or the `ebb run` itself
     #[arg(value_name = "PID")]
     pid: Option<u32>,
-    /// Seconds from one look to the next
+    /// Seconds between updates
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = stat::delay)]
     delay: Duration,
     /// Panic as soon as the screen is used (for tests)
@@ -59,7 +59,7 @@ pub struct Arguments {
     panic: bool,
 }
 
-/// Shows it until somebody wants no more.
+/// Shows the screen until the user quits.
 pub fn top(arguments: &Arguments) -> ExitCode {
     match follow(arguments) {
         Ok(status) => ExitCode::from(status),
@@ -75,14 +75,15 @@ fn follow(arguments: &Arguments) -> Result<u8, String> {
     if let Some(reason) = screen::why_not(term.as_deref(), screen::is_terminal()) {
         return Err(reason);
     }
-    let front = arguments.pid.map(stat::front_of).transpose()?;
-    let page = front.map_or(Page::List, |front| Page::Run(Box::new(Followed::of(front))));
+    let supervisor = arguments.pid.map(stat::supervisor_of).transpose()?;
+    let page =
+        supervisor.map_or(Page::List, |supervisor| Page::Run(Box::new(Followed::of(supervisor))));
     let cannot = |error: std::io::Error| format!("cannot use the terminal: {error}");
     let mut screen = Screen::take().map_err(cannot)?;
     let mut app = App::new(page, arguments.delay)
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     if arguments.panic {
-        // Of a thread that does not have the screen.
+        // The panic happens in a thread that does not own the screen.
         let _ = std::thread::spawn(|| panic!("as it was asked to")).join();
     }
     loop {
@@ -105,33 +106,33 @@ fn follow(arguments: &Arguments) -> Result<u8, String> {
     }
 }
 
-/// A run that is looked at.
+/// A run that is shown.
 #[derive(Debug, Default)]
 struct Followed {
-    front: u32,
+    supervisor: u32,
     command: String,
     seen: Seen,
-    /// The process chosen; 0 until there is one.
+    /// PID of the chosen process; 0 until there is one.
     chosen: u32,
-    /// When it was last heard of.
+    /// Time of the last answer.
     heard: Option<Instant>,
-    /// Why it was not, since.
+    /// Reason why there is no answer since then.
     silent: Option<String>,
-    /// All of the map is shown, from this line on.
+    /// First line of the whole map that is shown, if the whole map is shown.
     map: Option<usize>,
 }
 
 impl Followed {
-    fn of(front: u32) -> Self {
-        let command = plain(&ps::command_of(front).unwrap_or_default()).into_owned();
-        Self { front, command, ..Self::default() }
+    fn of(supervisor: u32) -> Self {
+        let command = plain(&ps::command_of(supervisor).unwrap_or_default()).into_owned();
+        Self { supervisor, command, ..Self::default() }
     }
 
     fn want(&self) -> Want {
-        Want::Run { front: self.front, areas_of: self.chosen }
+        Want::Run { supervisor: self.supervisor, areas_of: self.chosen }
     }
 
-    /// The process `by` further down.
+    /// Chooses the process that is `by` lines further down.
     fn choose(&mut self, by: isize) {
         let processes = &self.seen.now.processes;
         let at = processes.iter().position(|process| process.pid == self.chosen).unwrap_or(0);
@@ -146,7 +147,7 @@ enum Page {
     Run(Box<Followed>),
 }
 
-/// What a key was for.
+/// Effect of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Typed {
     Taken,
@@ -154,7 +155,7 @@ enum Typed {
     Quit,
 }
 
-/// A word about what was done.
+/// A message at the foot of the screen.
 #[derive(Debug)]
 struct Word {
     text: String,
@@ -167,11 +168,11 @@ struct App {
     shows: Shows,
     page: Page,
     runs: Vec<ps::Run>,
-    /// The runs have been asked for once.
+    /// Whether the list of runs has been received once.
     known: bool,
     chosen: usize,
     help: bool,
-    /// Something is being changed.
+    /// Whether a change is under way.
     changing: bool,
     word: Option<Word>,
 }
@@ -196,7 +197,7 @@ impl App {
         })
     }
 
-    /// Says something for a while.
+    /// Shows a message for a while.
     fn say(&mut self, text: String) {
         self.word = Some(Word { text, until: Some(Instant::now() + WORD_STAYS) });
     }
@@ -212,33 +213,33 @@ impl App {
     fn take(&mut self, news: News) {
         match news {
             News::Runs(runs) => {
-                // The same one stays chosen.
+                // The chosen run stays chosen.
                 let chosen = self.runs.get(self.chosen).map(|run| run.pid);
                 let at = runs.iter().position(|run| Some(run.pid) == chosen);
                 self.chosen = at.unwrap_or(self.chosen.min(runs.len().saturating_sub(1)));
                 (self.runs, self.known) = (runs, true);
             }
-            News::View { front, at, view } => {
-                let Some(run) = self.followed(front) else { return };
+            News::View { supervisor, at, view } => {
+                let Some(run) = self.followed(supervisor) else { return };
                 let there = view.processes.iter().any(|process| process.pid == run.chosen);
                 run.seen = std::mem::take(&mut run.seen).next(*view);
                 (run.heard, run.silent) = (Some(at), None);
                 if !there {
-                    // The first, or the chosen one has ended.
+                    // No process is chosen yet, or the chosen process has ended.
                     run.chosen = 0;
                     run.choose(0);
                     let want = run.want();
                     self.source.want(want);
                 }
             }
-            News::Ended(front) => {
-                if self.followed(front).is_some() {
+            News::Ended(supervisor) => {
+                if self.followed(supervisor).is_some() {
                     self.back();
-                    self.say(format!("run {front} has ended"));
+                    self.say(format!("run {supervisor} has ended"));
                 }
             }
-            News::Silent(front, reason) => {
-                if let Some(run) = self.followed(front) {
+            News::Silent(supervisor, reason) => {
+                if let Some(run) = self.followed(supervisor) {
                     run.silent = Some(reason);
                 }
             }
@@ -249,18 +250,18 @@ impl App {
         }
     }
 
-    /// The run that is looked at, if it is this one.
-    fn followed(&mut self, front: u32) -> Option<&mut Followed> {
+    /// Returns the run that is shown, if its supervisor is `supervisor`.
+    fn followed(&mut self, supervisor: u32) -> Option<&mut Followed> {
         match &mut self.page {
-            Page::Run(run) if run.front == front => Some(run),
+            Page::Run(run) if run.supervisor == supervisor => Some(run),
             _ => None,
         }
     }
 
-    /// To the list.
+    /// Returns to the list.
     fn back(&mut self) {
         if let Page::Run(run) = &self.page
-            && let Some(at) = self.runs.iter().position(|listed| listed.pid == run.front)
+            && let Some(at) = self.runs.iter().position(|listed| listed.pid == run.supervisor)
         {
             self.chosen = at;
         }
@@ -276,13 +277,14 @@ impl App {
                 _ => Typed::Taken,
             };
         }
-        // What Esc and the key after it send, where both are read at once: Alt means nothing here.
+        // Esc and the next key arrive as one key with Alt if they are read at once. No key uses Alt
+        // here.
         if key.modifiers.contains(KeyModifiers::ALT) {
             self.typed(KeyEvent::from(KeyCode::Esc));
         }
         match key.code {
             KeyCode::Char('q') => return Typed::Quit,
-            // Any key leaves it.
+            // Any key leaves the help.
             _ if self.help => self.help = false,
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Up | KeyCode::Char('k') => self.go(-1),
@@ -340,12 +342,12 @@ impl App {
         }
     }
 
-    /// The run that is looked at or chosen: its number, its limit and what it uses.
+    /// Returns the run that is shown or chosen: its number, its limit and its resident memory.
     fn subject(&self) -> Option<(u32, u64, u64)> {
         match &self.page {
             Page::Run(run) => run.heard.map(|_| {
                 let view = &run.seen.now;
-                (run.front, view.limit_bytes, view.used_bytes)
+                (run.supervisor, view.limit_bytes, view.used_bytes)
             }),
             Page::List => {
                 let run = self.runs.get(self.chosen)?;
@@ -355,34 +357,34 @@ impl App {
     }
 
     fn resize(&mut self, to: impl Fn(u64) -> u64) {
-        let Some((front, limit, _)) = self.subject() else { return };
+        let Some((supervisor, limit, _)) = self.subject() else { return };
         let wanted = to(limit).next_multiple_of(4096);
         let text = picture::size(wanted);
         self.change(
-            front,
+            supervisor,
             format!("memory.max={wanted}"),
-            format!("the limit of {front} is {text} now"),
+            format!("the limit of run {supervisor} is {text} now"),
         );
     }
 
     fn reclaim(&mut self) {
-        let Some((front, _, used)) = self.subject() else { return };
+        let Some((supervisor, _, used)) = self.subject() else { return };
         let wanted = (used / 16).next_multiple_of(4096).max(4096);
         let text = picture::size(wanted);
         self.change(
-            front,
+            supervisor,
             format!("memory.reclaim={wanted}"),
-            format!("{text} of {front} were reclaimed"),
+            format!("{text} of run {supervisor} were reclaimed"),
         );
     }
 
-    fn change(&mut self, front: u32, setting: String, done: String) {
+    fn change(&mut self, supervisor: u32, setting: String, done: String) {
         if self.changing {
-            return self.say("what was asked for last is still under way".into());
+            return self.say("the last change is still under way".into());
         }
         self.changing = true;
-        self.word = Some(Word { text: format!("{setting} for {front} ..."), until: None });
-        self.source.change(front, setting, done);
+        self.word = Some(Word { text: format!("{setting} for run {supervisor} ..."), until: None });
+        self.source.change(supervisor, setting, done);
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
@@ -410,7 +412,7 @@ impl App {
                 let up = picture::age(view.at_us / 1000);
                 let count = view.processes.len() as u64 + view.processes_left_out;
                 let processes = if count == 1 { "process" } else { "processes" };
-                format!("run {} for {up}, {count} {processes}: {}", run.front, run.command)
+                format!("run {} for {up}, {count} {processes}: {}", run.supervisor, run.command)
             }
         }
     }
@@ -428,7 +430,7 @@ impl App {
         }
     }
 
-    /// The last line: what was done, or what is wrong, or the keys.
+    /// Returns the last line: a message, an error, or the keys.
     fn foot(&self) -> String {
         if let Some(word) = &self.word {
             return word.text.clone();
@@ -452,10 +454,10 @@ impl App {
 mod tests {
     use super::*;
 
-    /// On a busy machine Esc was lost, and the key behind it meant something else.
+    /// Shows that Esc is not lost when it is read together with the next key, as on a busy machine.
     #[test]
     fn esc_counts_where_it_is_read_with_the_key_behind_it() {
-        let run = Followed { front: 1, map: Some(0), ..Followed::default() };
+        let run = Followed { supervisor: 1, map: Some(0), ..Followed::default() };
         let page = Page::Run(Box::new(run));
         let mut app = App::new(page, Duration::from_secs(3600)).expect("a thread");
         app.typed(KeyEvent::new(KeyCode::Char('?'), KeyModifiers::ALT));

@@ -1,4 +1,4 @@
-//! What `ebb top` shows, as lines: pure, so that it is tested without a terminal.
+//! Formats the screen of `ebb top` as lines. Pure, so that it is tested without a terminal.
 
 use super::screen::Shows;
 use crate::ps;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const PAGE: u64 = 4096;
 
-/// Bytes in five letters or a few more: 512K, 12.3M, 1.5G.
+/// Formats bytes in about five characters: 512K, 12.3M, 1.5G.
 pub fn size(bytes: u64) -> String {
     let kib = bytes as f64 / 1024.0;
     match kib {
@@ -22,7 +22,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A count or a rate in five letters: 999, 12.3k, 1.2m.
+/// Formats a count or a rate in five characters: 999, 12.3k, 1.2m.
 pub fn count(number: f64) -> String {
     match number {
         ..10.0 if number.fract() > 0.05 => format!("{number:.1}"),
@@ -35,7 +35,7 @@ pub fn count(number: f64) -> String {
     }
 }
 
-/// A time in a few letters: 0.4s, 12s, 3m05s, 2h07m, 3d04h.
+/// Formats a time in a few characters: 0.4s, 12s, 3m05s, 2h07m, 3d04h.
 pub fn age(ms: u64) -> String {
     let s = ms / 1000;
     match s {
@@ -47,7 +47,7 @@ pub fn age(ms: u64) -> String {
     }
 }
 
-/// Parts of a bar, each with its length, in `width` letters that stand for `whole`.
+/// Returns the length of each part of a bar whose `width` characters stand for `whole`.
 pub fn lengths(parts: &[u64], whole: u64, width: usize) -> Vec<usize> {
     let (mut sum, mut before) = (0u128, 0);
     let whole = u128::from(whole.max(1));
@@ -61,22 +61,22 @@ pub fn lengths(parts: &[u64], whole: u64, width: usize) -> Vec<usize> {
     parts.iter().map(part).collect()
 }
 
-/// What the lines are drawn with.
+/// Abilities of the terminal and width of the screen, in characters.
 #[derive(Clone, Copy, Debug)]
 pub struct Pen {
     pub shows: Shows,
     pub width: usize,
 }
 
-/// The letters of bars, the first parts the fullest.
+/// Characters of bars, the first parts the fullest.
 const SHADES: [char; 4] = ['█', '▓', '▒', '░'];
 const ASCII_SHADES: [char; 4] = ['#', '=', '-', '.'];
 const COLOURS: [Color; 4] = [Color::Green, Color::Cyan, Color::Yellow, Color::Red];
 
-/// Of the places of pages: letter in the answer, letter on the screen without and with Unicode, colour, name.
+/// Locations of pages: letter in the answer, character without and with Unicode, colour, name.
 const PLACES: [(char, char, char, Color, &str); 6] = [
     ('V', '#', '█', Color::Green, "visible"),
-    ('C', '=', '▓', Color::Cyan, "cool"),
+    ('B', '=', '▓', Color::Cyan, "standby"),
     ('R', 'r', 'r', Color::Yellow, "ram"),
     ('F', 'f', 'f', Color::Red, "file"),
     ('S', '1', '1', Color::Blue, "one word"),
@@ -92,7 +92,7 @@ impl Pen {
         Span::styled(text.into(), Style::new().add_modifier(Modifier::BOLD))
     }
 
-    /// A headline: to be told from other lines without colours.
+    /// Returns a headline, reversed, so that it stands out without colours.
     fn head(&self, text: &str) -> Line<'static> {
         let width = self.width;
         let text: String = text.chars().take(width).collect();
@@ -100,7 +100,7 @@ impl Pen {
         Line::styled(format!("{text:<width$}"), style)
     }
 
-    /// A bar of parts, of which each is shown by a letter and a colour of its own.
+    /// Returns a bar of parts, each with a character and a colour of its own.
     fn bar(&self, parts: &[u64], whole: u64, width: usize) -> Vec<Span<'static>> {
         let shades = if self.shows.unicode { SHADES } else { ASCII_SHADES };
         let lengths = lengths(parts, whole, width);
@@ -116,7 +116,7 @@ impl Pen {
         spans
     }
 
-    /// The map of an area, a letter for each part of it.
+    /// Returns the map of an area, one character for each part of it.
     fn cells(&self, cells: &str) -> Vec<Span<'static>> {
         let shown = |cell: char| {
             let &(_, ascii, unicode, colour, _) =
@@ -128,7 +128,7 @@ impl Pen {
     }
 }
 
-/// Two views of a run, and what has happened in between.
+/// Two views of a run, from which rates are computed.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub now: View,
@@ -136,9 +136,9 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// One more.
+    /// Adds the next view.
     pub fn next(self, view: View) -> Self {
-        // Of the same run: its clock goes on.
+        // In one run the clock only goes forward.
         let before = Some(self.now).filter(|before| before.at_us > 0 && before.at_us < view.at_us);
         Self { now: view, before }
     }
@@ -148,13 +148,13 @@ impl Seen {
         Some((self.now.at_us - before.at_us) as f64 / 1e6)
     }
 
-    /// How much a figure grows in a second; nothing where it is seen for the first time.
+    /// Returns the growth of a figure in a second; 0 for its first view.
     fn rate(&self, figure: impl Fn(&View) -> u64) -> f64 {
         let (Some(before), Some(seconds)) = (&self.before, self.seconds()) else { return 0.0 };
         figure(&self.now).saturating_sub(figure(before)) as f64 / seconds
     }
 
-    /// The same of a process.
+    /// Returns the growth of a process's figure in a second; 0 for its first view.
     fn rate_of(&self, pid: u32, figure: impl Fn(&ProcessView) -> u64) -> f64 {
         let of =
             |view: &View| view.processes.iter().find(|process| process.pid == pid).map(&figure);
@@ -166,14 +166,14 @@ impl Seen {
         self.now.kinds.iter().position(|kind| kind == name).unwrap_or(usize::MAX)
     }
 
-    /// Faults of a kind in a second.
+    /// Returns the faults of a kind in a second.
     fn faults(&self, kind: &str) -> f64 {
         let at = self.kind(kind);
         self.rate(|view| view.faults.get(at).copied().unwrap_or(0))
     }
 }
 
-/// A generation.
+/// A generation of the multi-gen LRU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generation {
     pub number: u64,
@@ -181,8 +181,8 @@ pub struct Generation {
     pub pages: u64,
 }
 
-/// What `lru_gen_full` says: the generations, the oldest first; and of each access tier how many pages came back, have left
-/// and were protected.
+/// Parses `lru_gen_full`. Returns the generations, the oldest first. Returns also for each access
+/// tier how many pages were refaulted, evicted and protected.
 pub fn generations(text: &str) -> (Vec<Generation>, Vec<[u64; 3]>) {
     let (mut found, mut tiers) = (Vec::new(), Vec::<[u64; 3]>::new());
     for line in text.lines() {
@@ -195,7 +195,7 @@ pub fn generations(text: &str) -> (Vec<Generation>, Vec<[u64; 3]>) {
                 };
                 found.push(Generation { number, age_ms, pages });
             }
-            // The tier, three figures of anonymous pages, three of files.
+            // The tier, three figures of anonymous pages, three of file pages.
             [tier, r, e, p, _, _, _] => {
                 let Ok(tier @ 0..8) = tier.parse::<usize>() else { continue };
                 tiers.resize(tiers.len().max(tier + 1), [0; 3]);
@@ -213,7 +213,7 @@ pub fn generations(text: &str) -> (Vec<Generation>, Vec<[u64; 3]>) {
     (found, tiers)
 }
 
-/// The list of runs; one of them is chosen.
+/// Returns the list of runs, with the chosen one marked.
 pub fn runs(pen: Pen, runs: &[ps::Run], chosen: usize, height: usize) -> Vec<Line<'static>> {
     let mut lines = vec![pen.head(&format!(
         "{:>8} {:>8} {:>8} {:>10} {:>8} {:>6}  {}",
@@ -243,7 +243,7 @@ pub fn runs(pen: Pen, runs: &[ps::Run], chosen: usize, height: usize) -> Vec<Lin
     lines
 }
 
-/// A line of a list, told by a mark and not by its colour alone.
+/// Returns a line of a list. The chosen line has a mark, so that its colour is not needed.
 fn choose(pen: Pen, text: String, chosen: bool) -> Line<'static> {
     let width = pen.width;
     let mark = if chosen { '>' } else { ' ' };
@@ -253,7 +253,8 @@ fn choose(pen: Pen, text: String, chosen: bool) -> Line<'static> {
     Line::styled(text, style)
 }
 
-/// One run: its figures, its processes, and the map of the chosen one, in `height` lines.
+/// Returns the page of one run in `height` lines: its figures, its processes, and the map of the
+/// chosen process.
 pub fn run(pen: Pen, seen: &Seen, chosen: u32, height: usize) -> Vec<Line<'static>> {
     let mut lines = vec![memory(pen, &seen.now), waiting(seen), faults(seen)];
     lines.extend(tiers(seen));
@@ -263,7 +264,7 @@ pub fn run(pen: Pen, seen: &Seen, chosen: u32, height: usize) -> Vec<Line<'stati
         lines.push(Line::raw(format!("beside   {}", plain(&seen.now.unmanaged.join("; ")))));
     }
     let processes = &seen.now.processes;
-    // The map has what the processes leave, half at least.
+    // The map gets the lines that the processes leave, at least half.
     let left = height.saturating_sub(lines.len() + 2);
     let room = processes.len().clamp(1, (left / 2).max(1));
     lines.extend(of_processes(pen, seen, chosen, room));
@@ -304,7 +305,7 @@ fn waiting(seen: &Seen) -> Line<'static> {
 fn faults(seen: &Seen) -> Line<'static> {
     let named = [
         ("zero_page", "zero"),
-        ("rescue", "rescue"),
+        ("standby", "standby"),
         ("compressed", "ram"),
         ("file", "file"),
         ("remote", "remote"),
@@ -314,7 +315,7 @@ fn faults(seen: &Seen) -> Line<'static> {
     ];
     let texts: Vec<String> = (named.iter().enumerate())
         .map(|(at, &(kind, name))| (at, name, seen.faults(kind)))
-        // The first four are always there; the others are seldom.
+        // The first four kinds are always shown. The other kinds are rare.
         .filter(|&(at, _, rate)| at < 4 || rate > 0.0)
         .map(|(_, name, rate)| format!("{name} {}", count(rate)))
         .collect();
@@ -361,7 +362,7 @@ fn refaults(seen: &Seen) -> Vec<Line<'static>> {
     ]
 }
 
-/// The generations as a bar, the youngest first, and what each is.
+/// Returns the generations as a bar, the youngest first, and a line about each.
 fn ages(pen: Pen, view: &View) -> Vec<Line<'static>> {
     if !view.multi_gen {
         return vec![
@@ -411,11 +412,11 @@ fn of_processes(pen: Pen, seen: &Seen, chosen: u32, room: usize) -> Vec<Line<'st
             process.pid,
             plain(&process.name),
             size(process.resident_bytes),
-            pages(process.pages.cool),
+            pages(process.pages.standby),
             pages(process.pages.ram),
             pages(process.pages.file),
             rate("zero_page"),
-            rate("rescue"),
+            rate("standby"),
             rate("compressed"),
             rate("file"),
         );
@@ -424,7 +425,7 @@ fn of_processes(pen: Pen, seen: &Seen, chosen: u32, room: usize) -> Vec<Line<'st
     lines
 }
 
-/// The areas of a process, by name, and where their pages are.
+/// Returns the areas of a process, by name, with the locations of their pages.
 fn map(pen: Pen, view: &View, chosen: u32, height: usize) -> Vec<Line<'static>> {
     if height < 2 {
         return Vec::new();
@@ -469,12 +470,12 @@ fn line_of(pen: Pen, area: &AreaView) -> Line<'static> {
         size(area.pages.stored() * PAGE)
     ))];
     if area.cells.is_empty() {
-        let Pages { visible, cool, ram, file, .. } = area.pages;
+        let Pages { visible, standby, ram, file, .. } = area.pages;
         if area.pages.all() > 0 && area.start.is_none() {
             spans.push(Span::raw(format!(
-                "visible {} cool {} ram {} file {}",
+                "visible {} standby {} ram {} file {}",
                 size(visible * PAGE),
-                size(cool * PAGE),
+                size(standby * PAGE),
                 size(ram * PAGE),
                 size(file * PAGE)
             )));
@@ -485,7 +486,7 @@ fn line_of(pen: Pen, area: &AreaView) -> Line<'static> {
     Line::from(spans)
 }
 
-/// All areas of a process.
+/// Returns all areas of a process.
 pub fn whole_map(
     pen: Pen,
     view: &View,
@@ -514,7 +515,7 @@ pub fn whole_map(
     lines
 }
 
-/// What the keys do.
+/// Returns the help about the keys.
 pub fn help(pen: Pen, every: Duration) -> Vec<Line<'static>> {
     let rows = [
         ("up, down, k, j", "another run, or another process of the run"),
@@ -532,9 +533,9 @@ pub fn help(pen: Pen, every: Duration) -> Vec<Line<'static>> {
         "threads  the time that threads wait for pages, together; 100% is one thread's",
         "some     the time in which at least one thread waits; full: and nobody runs; of",
         "         the last 10, 60 and 300 s",
-        "faults   by what they find: zero: first touches; rescue: cool pages; ram, file,",
-        "         remote: pages of a tier; one word: pages that repeat one; ahead: on the",
-        "         way already; protected: written after a fork",
+        "faults   by the page found: zero (a first touch), standby, of a tier (ram, file,",
+        "         remote), one word (the page repeats it), ahead (on its way), protected",
+        "         (a write after a fork)",
         "by tier  of the pages used 0, 1, ... times more than once: how many came back of",
         "         those that left, and how many were kept for that",
         "ages     generations, the youngest first: number, age, size",
@@ -575,7 +576,7 @@ mod tests {
         assert_eq!(lengths(&[0], 0, 7), [0]);
     }
 
-    /// As `lru_gen_full` has it, of two generations.
+    /// Text of `lru_gen_full` with two generations.
     const LRU_GEN: &str = "memcg     1 /\n node     0\n          4       2500        100           0 \n\
         \x20                    0         30r         70e          5p          0r          0e          0p\n\
         \x20                    1          3r          7e          0p          0r          0e          0p\n\
@@ -593,7 +594,7 @@ mod tests {
     }
 
     fn view() -> View {
-        let pages = Pages { visible: 512, cool: 256, ram: 1024, file: 256, same: 0 };
+        let pages = Pages { visible: 512, standby: 256, ram: 1024, file: 256, same: 0 };
         let process = ProcessView {
             pid: 4712,
             name: "python3".into(),
@@ -609,7 +610,7 @@ mod tests {
             start: Some(0x5555_0000),
             bytes: 8 << 20,
             pages,
-            cells: "VVVVVVVVCCCCCCCCRRRRRRRRFFFFFFS.".into(),
+            cells: "VVVVVVVVBBBBBBBBRRRRRRRRFFFFFFS.".into(),
         };
         let tier = |name: &str, pages, occupied_bytes| Tier {
             name: name.into(),
@@ -627,7 +628,7 @@ mod tests {
             some: Pressure { average, total_us: 1 },
             kinds: [
                 "zero_page",
-                "rescue",
+                "standby",
                 "compressed",
                 "same_filled",
                 "file",
@@ -698,7 +699,7 @@ mod tests {
     fn what_is_seen_for_the_first_time_has_no_rate() {
         let seen = Seen::default().next(view());
         assert_eq!(seen.faults("file"), 0.0);
-        // Another run of the same number begins anew.
+        // Rates begin anew with another run of the same number.
         let mut other = view();
         other.at_us = 10;
         assert_eq!(seen.next(other).faults("file"), 0.0);

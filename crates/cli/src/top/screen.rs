@@ -1,10 +1,11 @@
-//! The terminal while a whole screen of it is used, and as it was on every way out.
+//! Takes the terminal for a whole screen and restores it on every way out.
 //!
-//! * SCREEN-1: whoever leaves finds the terminal as it was: by the end of the value, by the hook of panics (after which the
-//!   process ends, whichever thread it was), and before a signal ends or stops the process.
-//! * SCREEN-2: signals are messages here: none ends the process by itself but SIGKILL.
-//! * SCREEN-3: a terminal that is gone ends the process, whether SIGHUP is ignored or not, by a thread of its own: what reads
-//!   keys for us reads on and on where there is nothing more to read.
+//! * SCREEN-1: the terminal is restored on every way out. `Drop` does it, and the panic hook, and
+//!   the process itself before a signal ends or stops it. After a panic in any thread the process
+//!   ends.
+//! * SCREEN-2: signals arrive as messages. Only SIGKILL ends the process by itself.
+//! * SCREEN-3: when the terminal is gone, a thread of its own ends the process, whether SIGHUP is
+//!   ignored or not. The library that reads keys would read in an endless loop there.
 
 use ebb_sys::signals::{self, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, Signals};
 use ratatui::backend::CrosstermBackend;
@@ -19,19 +20,19 @@ use std::ffi::OsStr;
 use std::io::{IsTerminal, Result, Stdout, stdin, stdout};
 use std::sync::Once;
 
-/// Those that end or stop other programs.
+/// Signals that end or stop other programs.
 const TAKEN: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCONT];
 
-/// What a terminal can show.
+/// Abilities of a terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shows {
     pub colour: bool,
-    /// Letters beyond ASCII.
+    /// Whether the terminal shows characters beyond ASCII.
     pub unicode: bool,
 }
 
 impl Shows {
-    /// By what the environment says: <https://no-color.org>, and the locale.
+    /// Reads the abilities from the environment: <https://no-color.org>, and the locale.
     pub fn of(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Self {
         let said = |name: &str| variable(name).filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| said(name));
@@ -41,9 +42,9 @@ impl Shows {
     }
 }
 
-/// Why a whole screen cannot be used, if so.
+/// Returns why a whole screen cannot be used, or `None` if it can.
 pub fn why_not(term: Option<&OsStr>, is_terminal: bool) -> Option<String> {
-    let instead = "for a list: ebb ps; for figures again and again: ebb stat --watch PID";
+    let instead = "for a list: ebb ps; for figures that repeat: ebb stat --watch PID";
     if !is_terminal {
         return Some(format!(
             "ebb top needs a terminal to read keys from and to show a screen; {instead}"
@@ -54,34 +55,35 @@ pub fn why_not(term: Option<&OsStr>, is_terminal: bool) -> Option<String> {
             Some(format!("TERM is not set, so the terminal's screen cannot be used; {instead}"))
         }
         Some(term) if term == "dumb" => {
-            Some(format!("TERM is dumb: the terminal has no screen to move about in; {instead}"))
+            Some(format!("TERM is dumb: the terminal cannot move its cursor; {instead}"))
         }
         Some(_) => None,
     }
 }
 
-/// Whether keys come from a terminal and the screen is one.
+/// Returns whether standard input and standard output are terminals.
 pub fn is_terminal() -> bool {
     stdin().is_terminal() && stdout().is_terminal()
 }
 
-/// The screen.
+/// The screen, which owns the terminal.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     signals: Signals,
 }
 
-/// What a signal asks for.
+/// Request of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// To end, as the signal would have ended it.
+    /// End the process as the signal would have done.
     End(i32),
-    /// To draw everything anew.
+    /// Draw everything anew.
     Redraw,
 }
 
 impl Screen {
-    /// Takes the terminal. Before any other thread is started: signals come to none of them.
+    /// Takes the terminal. Called before any other thread starts, so that no thread receives these
+    /// signals.
     pub fn take() -> Result<Self> {
         static HOOK: Once = Once::new();
         let signals = Signals::take(&TAKEN)?;
@@ -90,7 +92,7 @@ impl Screen {
             std::panic::set_hook(Box::new(move |panic| {
                 give_back();
                 before(panic);
-                // SCREEN-1: of whichever thread it is.
+                // SCREEN-1: a panic in any thread ends the process.
                 std::process::exit(101);
             }));
         });
@@ -101,12 +103,12 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows something.
+    /// Draws the screen.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
         self.terminal.draw(draw).map(drop)
     }
 
-    /// Stops, as Ctrl-Z has other programs do; returns when it is to go on.
+    /// Stops the process, as Ctrl-Z stops other programs. Returns when the process continues.
     pub fn stop(&mut self) -> Result<()> {
         give_back();
         signals::stop_self();
@@ -114,7 +116,7 @@ impl Screen {
         self.terminal.clear()
     }
 
-    /// What signals have asked for, one after another.
+    /// Returns the next request of a signal.
     pub fn asked(&mut self) -> Result<Option<Asked>> {
         match self.signals.next().map(|signal| signal.number) {
             None => Ok(None),
@@ -123,7 +125,8 @@ impl Screen {
                 Ok(Some(Asked::Redraw))
             }
             Some(SIGCONT) => {
-                // Somebody has stopped it by SIGSTOP: what the terminal is set to now is the shell's.
+                // Another process has stopped this one by SIGSTOP, so the terminal has the shell's
+                // settings now.
                 enter()?;
                 self.terminal.clear()?;
                 Ok(Some(Asked::Redraw))
@@ -139,13 +142,13 @@ impl Drop for Screen {
     }
 }
 
-/// The thread that ends the process when its terminal is gone (SCREEN-3).
+/// Runs the thread that ends the process when its terminal is gone (SCREEN-3).
 fn end_with_terminal() {
     let input = stdin();
     loop {
-        // Nothing but a hang-up, which needs not be asked for.
+        // Waits for a hang-up only. Poll reports it without a request.
         let mut waiting = [PollFd::new(&input, PollFlags::empty())];
-        // Interrupted: once more.
+        // After an interruption the loop polls again.
         let _ = poll(&mut waiting, None);
         if waiting[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
             std::process::exit(128 + SIGHUP);
@@ -158,7 +161,8 @@ fn enter() -> Result<()> {
     execute!(stdout(), EnterAlternateScreen)
 }
 
-/// Of a terminal that is gone nothing is left to set.
+/// Restores the terminal. Errors do not matter, because a terminal that is gone has nothing to
+/// restore.
 fn give_back() {
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

@@ -1,42 +1,43 @@
-//! Where `ebb top` has its figures from: a thread asks the runs, so that keys are heard while one does not answer.
+//! Gets the figures for `ebb top`. A thread asks the runs, so that keys work while a run does not
+//! answer.
 
 use crate::line::converse;
-use crate::stat::{has_ended, line_to_front};
+use crate::stat::{connect_supervisor, has_ended};
 use crate::{ps, set};
-use ebb_agent::protocol::GREET_STAT;
+use ebb_agent::protocol::HELLO_STAT;
 use ebb_pager::REFUSED;
 use ebb_pager::patience::Patience;
 use ebb_pager::view::{VIEW, View};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// What is looked at.
+/// Subject of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
     /// All runs.
     Runs,
-    /// This run, and the areas of a process of it (0: of none yet).
-    Run { front: u32, areas_of: u32 },
+    /// One run, and the areas of one of its processes (0: no process yet).
+    Run { supervisor: u32, areas_of: u32 },
 }
 
-/// What was found.
+/// Result of a question to the runs.
 #[derive(Debug)]
 pub enum News {
     Runs(Vec<ps::Run>),
     View {
-        front: u32,
+        supervisor: u32,
         at: Instant,
         view: Box<View>,
     },
     /// The run has ended.
     Ended(u32),
-    /// It does not answer, and why.
+    /// The run does not answer; with the reason.
     Silent(u32, String),
-    /// What was asked for is done, or why it is not.
+    /// A change is done, or the reason why it is not.
     Done(Result<String, String>),
 }
 
-/// The other end of the thread.
+/// Handle of the thread that asks.
 #[derive(Debug)]
 pub struct Source {
     wants: Sender<Want>,
@@ -45,7 +46,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Begins to ask, once in `every`.
+    /// Starts the thread, which asks once in `every`.
     pub fn start(want: Want, every: Duration) -> std::io::Result<Self> {
         let (wants, wanted) = channel();
         let (tell, news) = channel();
@@ -55,18 +56,18 @@ impl Source {
         Ok(Self { wants, news, tell })
     }
 
-    /// Something else is looked at from now on, at once.
+    /// Asks for another subject, at once.
     pub fn want(&self, want: Want) {
-        // The thread ends with the receiver, and so after this.
+        // The thread runs as long as `self.news`, so this cannot fail.
         let _ = self.wants.send(want);
     }
 
-    /// Has a run changed, as `ebb set` does. The news has what became of it.
-    pub fn change(&self, front: u32, setting: String, done: String) {
+    /// Changes a run as `ebb set` does, in a thread of its own. The result comes as news.
+    pub fn change(&self, supervisor: u32, setting: String, done: String) {
         let to = self.tell.clone();
         let work = move || {
-            let result = set::have(front, &[setting]).map(|()| done);
-            // Nobody may look any more.
+            let result = set::have(supervisor, &[setting]).map(|()| done);
+            // The screen may be gone.
             let _ = to.send(News::Done(result));
         };
         if let Err(error) = std::thread::Builder::new().name("set".to_owned()).spawn(work) {
@@ -75,7 +76,7 @@ impl Source {
     }
 }
 
-/// The thread, until nobody wants anything any more.
+/// Runs the thread until [`Source`] is dropped.
 fn ask_on(mut want: Want, every: Duration, wanted: &Receiver<Want>, to: &Sender<News>) {
     loop {
         if to.send(look(want)).is_err() {
@@ -86,7 +87,7 @@ fn ask_on(mut want: Want, every: Duration, wanted: &Receiver<Want>, to: &Sender<
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // The last one counts.
+        // Only the last request counts.
         want = wanted.try_iter().last().unwrap_or(want);
     }
 }
@@ -94,22 +95,22 @@ fn ask_on(mut want: Want, every: Duration, wanted: &Receiver<Want>, to: &Sender<
 fn look(want: Want) -> News {
     match want {
         Want::Runs => News::Runs(ps::runs()),
-        Want::Run { front, areas_of } => match view(front, areas_of) {
-            Ok(view) => News::View { front, at: Instant::now(), view: Box::new(view) },
-            Err(_) if has_ended(front) => News::Ended(front),
-            Err(reason) => News::Silent(front, reason),
+        Want::Run { supervisor, areas_of } => match view(supervisor, areas_of) {
+            Ok(view) => News::View { supervisor, at: Instant::now(), view: Box::new(view) },
+            Err(_) if has_ended(supervisor) => News::Ended(supervisor),
+            Err(reason) => News::Silent(supervisor, reason),
         },
     }
 }
 
-fn view(front: u32, areas_of: u32) -> Result<View, String> {
-    let line = line_to_front(front)?;
+fn view(supervisor: u32, areas_of: u32) -> Result<View, String> {
+    let line = connect_supervisor(supervisor)?;
     let request = if areas_of == 0 { VIEW.to_owned() } else { format!("{VIEW} {areas_of}") };
-    let text = converse(&line, GREET_STAT, &request, Some(Patience::Glance))?;
+    let text = converse(&line, HELLO_STAT, &request, Some(Patience::Glance))?;
     if let Some(reason) = text.strip_prefix(REFUSED) {
         return Err(reason.to_owned());
     }
     serde_json::from_str(&text).map_err(|_| {
-        "the run is of another version of ebb, and its figures cannot be read".to_owned()
+        "another version of ebb started the run, so its figures cannot be read".to_owned()
     })
 }

@@ -1,10 +1,10 @@
 //! Random numbers for the examples.
 
-/// xorshift64: the sequence is the point, not its quality.
+/// xorshift64. Only a fixed sequence matters, not its quality.
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -12,7 +12,7 @@ impl Random {
         self.0
     }
 
-    /// One of `0..n`.
+    /// Returns a number of `0..n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }

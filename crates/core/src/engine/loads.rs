@@ -1,30 +1,30 @@
-//! Where loaded pages came from, and what that costs.
+//! The sources of loaded pages, and the costs of loads.
 
 use crate::resident::Edges;
 
-/// What a load from compressed memory costs, in thousandths of what bringing back a cool page does
+/// Cost of a load from compressed memory, in thousandths of the cost of reactivating a standby page
 /// (`docs/results.md`, "Cost of a page fault").
 pub const NEAR_COST: u64 = 1300;
-/// The same for a load from a file.
+/// Cost of a load from a file, in thousandths of the cost of reactivating a standby page.
 pub const FAR_COST: u64 = 8000;
 
-/// Loads since the beginning.
+/// Numbers of loads since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Loads {
-    /// From compressed memory.
+    /// Loads from compressed memory.
     pub near: u64,
-    /// From a file.
+    /// Loads from a file.
     pub far: u64,
-    /// Of the pages that were compressed last.
+    /// Loads of the pages that were compressed last.
     pub near_edge: u64,
-    /// Of as many pages that left compressed memory last.
+    /// Loads of as many pages that left compressed memory last.
     pub far_edge: u64,
-    /// Pages in a page of compressed memory, in thousandths, as it is now.
+    /// Pages that a page of compressed memory holds now, in thousandths.
     pub ratio_permille: u64,
 }
 
 impl Loads {
-    /// Those after `before`.
+    /// Returns the loads after `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -36,7 +36,8 @@ impl Loads {
         }
     }
 
-    /// What one of them cost on average, in thousandths of bringing back a cool page.
+    /// Returns the average cost of a load, in thousandths of the cost of reactivating a standby
+    /// page.
     pub(super) fn cost_permille(&self) -> Option<u64> {
         (self.near * NEAR_COST + self.far * FAR_COST).checked_div(self.near + self.far)
     }

@@ -1,28 +1,34 @@
-//! The engine as one piece: a budget of memory, what is in it, what leaves it next, what to bring back.
+//! The engine as one piece: a budget of memory, the pages in it, the order in which they leave, and
+//! readahead.
 //!
-//! [`Engine`] owns the resident set with its order ([`Resident`], over [`crate::lru`]), the budget and its watermarks
-//! ([`Zone`](crate::resident::Zone)), reclaim control ([`Kswapd`], and what a pass of it does next), how many pages are
-//! watched before they leave, how memory is divided with the compressed tier, and (in each [`Space`]) readahead. `ebb run`
-//! drives it with the memory of real programs, the laboratory's `live` machine with simulated ones; to both it says what to
-//! do next ([`Engine::next`]), and both say what came of it ([`Engine::did`]).
+//! [`Engine`] owns the resident set with its order ([`Resident`], over [`crate::lru`]), and the
+//! budget with its watermarks ([`Zone`](crate::resident::Zone)). It owns reclaim control
+//! ([`Kswapd`], and the steps of its passes), the share of pages on standby, and the split with the
+//! compressed tier. Each [`Space`] has its readahead. `ebb run` drives the engine with the memory
+//! of real programs; the laboratory's `live` machine drives it with simulated ones. The engine
+//! tells its driver what to do next ([`Engine::next`]), and the driver reports the result
+//! ([`Engine::did`]).
 //!
-//! Whether a page is used is not the engine's to find out. [`Evidence`] says how the driver tells it:
-//! * *accessed bits*, as hardware keeps them: who touches a page sets its bit ([`Space::touch`]), the LRU's passes and walks
-//!   look at it, and what they hand out leaves at once;
-//! * *cooling*, where nobody may read those: what the LRU hands out is taken out of sight and watched. A touch brings it
-//!   back, and is the evidence ([`Resident::rescue`]); what nobody touches is stored.
+//! The engine does not find out by itself whether a page is used. [`Evidence`] says how the driver
+//! reports it:
+//! * *Accessed bits*, as hardware keeps them: an access sets the page's bit ([`Space::touch`]). The
+//!   LRU's passes and walks read the bit, and the pages that the LRU hands out leave at once.
+//! * *Standby*, where no process may read those bits: a page that the LRU hands out moves to
+//!   standby. A fault brings the page back, and proves its use ([`Resident::reactivate`]). A
+//!   standby page without a fault is stored.
 //!
-//! What only a kernel has is beside it, and the laboratory's machine drives that part by part: per-CPU page sets and zones
-//! ([`crate::frame`]), the tree of memcgs ([`crate::memcg`]), file pages, dirty pages and their write-out
-//! ([`crate::writeback`]), the swap cache ([`crate::swap`]), reclaim by the tasks themselves
-//! ([`crate::reclaim::direct`]).
+//! Parts that only a kernel has are beside the engine, and the laboratory's machine drives them one
+//! by one. They are per-CPU page sets and zones ([`crate::frame`]), the tree of memcgs
+//! ([`crate::memcg`]), and file pages, dirty pages and writeback ([`crate::writeback`]). So are the
+//! swap cache ([`crate::swap`]) and direct reclaim ([`crate::reclaim::direct`]).
 //!
 //! Invariants:
-//! * ENGINE-1: there is one loop over priorities, that of kswapd's run: a pass has the priority it was given, takes pages at that
-//!   priority, and is over when it has looked at as many as that priority allows.
-//! * ENGINE-2: a pass that is begun ends, by its target, by its share, or by [`Engine::end_pass`].
+//! * ENGINE-1: the only loop over priorities is that of kswapd's run. A pass has the priority it
+//!   was given and takes pages at that priority. It is over when it has looked at as many pages as
+//!   that priority allows.
+//! * ENGINE-2: a pass that has begun ends, by its target, by its share, or by [`Engine::end_pass`].
 //!
-//! The [front page](crate) of the crate has a driver in some sixty lines.
+//! The [front page](crate) of the crate shows a driver in some sixty lines.
 
 mod loads;
 mod pass;
@@ -30,100 +36,105 @@ mod pass;
 pub use loads::{FAR_COST, Loads, NEAR_COST};
 
 use crate::observe::vmstat::VmStat;
-use crate::reclaim::{Asked, Desk, Kswapd, Policy, Step};
-use crate::resident::{Cooling, Place, Pressure, Resident, Space, Split};
+use crate::reclaim::{Asked, Kswapd, Policy, Step, WakeRequests};
+use crate::resident::{FrameState, Pressure, Resident, Space, Split, StandbyShare};
 use crate::tunables::Tunables;
 use crate::types::{PAGE_SIZE, Pfn, Vpn};
 use pass::{Found, Pass, Stage};
 
-/// Pages taken, stored or dropped at a time: what an agent moves in one batch.
+/// Pages that are isolated, stored or dropped at a time: the size of an agent's batch of moves.
 pub const BATCH: usize = 64;
 
-/// So many runs may find nothing before there is nothing: where all is young the first only ages.
+/// Runs without a page to reclaim before the engine reports out of memory. If all pages are young,
+/// the first run only ages.
 const RUNS_EMPTY_MAX: u32 = 1;
 
-/// How it becomes known that pages are used.
+/// The way in which the driver learns that pages are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evidence {
-    /// Bits in the page tables, set by who touches.
+    /// Accessed bits in the page tables, set by accesses.
     AccessedBits,
-    /// Pages that are to leave are taken out of sight and watched.
-    Cooling,
+    /// Standby: pages that are to leave are unmapped and watched.
+    Standby,
 }
 
 impl Evidence {
-    /// The LRU's default switches by it.
+    /// Returns the default switches of the LRU for this evidence.
     #[must_use]
     pub fn tunables(self) -> Tunables {
         match self {
             Self::AccessedBits => Tunables::default(),
-            Self::Cooling => Tunables::cooling(),
+            Self::Standby => Tunables::standby(),
         }
     }
 }
 
-/// What to do next.
+/// The engine's order to its driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Do {
-    /// Take up to so many pages ([`Engine::isolate`]) out of the program's sight, and say what became of each:
-    /// [`Resident::cool`], [`Resident::put_back`], [`Resident::park`]. Only by [`Evidence::Cooling`].
-    Cool(usize),
-    /// Store up to so many ([`Engine::coolest`]), and say [`Resident::evict`] of each that is.
+    /// Move up to so many pages ([`Engine::isolate`]) to standby, and report the result for each:
+    /// [`Resident::deactivate`], [`Resident::put_back`], [`Resident::make_unevictable`]. Only with
+    /// [`Evidence::Standby`].
+    ToStandby(usize),
+    /// Store up to so many pages ([`Engine::oldest_standby`]), and report [`Resident::evict`] for
+    /// each that is stored.
     Store(usize),
-    /// Let go of the room of what was stored, where at least so many pages wait for that.
+    /// Drop the memory of stored pages, if at least so many wait for that.
     Drop(usize),
-    /// Nothing of what was looked at can leave for now. Wait for something to change, or give up.
-    Despair,
-    /// What is left is the working set of the last `gen.min_ttl_ms`.
+    /// No page that was looked at can leave for now. Wait for a change, or give up.
+    OutOfMemory,
+    /// Only the working set of the last `gen.min_ttl_ms` is left.
     Thrashing,
-    /// The pass is over: come back at once.
+    /// The pass is over; call again at once.
     Again,
-    /// Wait until asked ([`Desk::woken`]), [`NAP_MS`](crate::reclaim::NAP_MS) at most.
+    /// Wait for a wake request ([`WakeRequests::woken`]), [`NAP_MS`](crate::reclaim::NAP_MS) at
+    /// most.
     Nap,
-    /// Wait until asked.
+    /// Wait for a wake request.
     Sleep,
 }
 
-/// What the driver knows of those who wait.
+/// The driver's knowledge about threads that wait.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Seen {
-    /// Somebody waits for memory.
-    pub starving: bool,
-    /// Pages would leave if there were room for copies of them first.
+    /// Whether a thread waits for memory.
+    pub memory_stalled: bool,
+    /// Whether pages could leave if there were room for their copies first.
     pub crowded: bool,
 }
 
-/// What came of an order, in pages.
+/// The result of an order, in pages.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Did {
-    /// Cooled, stored or dropped.
+    /// Pages moved to standby, stored or dropped.
     pub pages: u64,
-    /// Looked at for it.
+    /// Pages looked at for the order.
     pub scanned: u64,
-    /// Of those stored, the ones that free memory now or soon: all, as a rule, and not one of many copies.
+    /// Stored pages that free memory now or soon. Usually all, but not a page with other copies in
+    /// memory.
     pub progress: u64,
 }
 
 /// The engine of one budget.
 #[derive(Debug)]
 pub struct Engine {
-    /// What is in memory, and in what order it would leave.
+    /// The pages in memory, and the order in which they would leave.
     pub set: Resident,
     evidence: Evidence,
     policy: Policy,
     kswapd: Kswapd,
     stat: VmStat,
     pass: Option<Pass>,
-    /// Looked at since something could last be stored.
+    /// Pages looked at since a page could last be stored.
     fruitless: u64,
-    /// Runs in a row that found nothing under the greatest pressure.
+    /// Consecutive runs that found no page under the highest pressure.
     empty: u32,
     split: Option<Split>,
     loads: Loads,
 }
 
 impl Engine {
-    /// A budget of `limit_pages`, with reclaim aiming at `high_pages`.
+    /// Creates an engine for a budget of `limit_pages`, with reclaim aiming at `high_pages`.
     #[must_use]
     pub fn new(limit_pages: u64, high_pages: u64, tunables: Tunables, evidence: Evidence) -> Self {
         let policy = Policy::of(&tunables);
@@ -141,23 +152,23 @@ impl Engine {
         }
     }
 
-    /// Keeps at most `permille` of what can leave out of sight.
+    /// Limits the standby pages to `permille` thousandths of the evictable pages.
     #[must_use]
-    pub fn with_cool_most(mut self, permille: u32) -> Self {
-        self.set.cooling = Cooling::new(permille);
+    pub fn with_standby_most(mut self, permille: u32) -> Self {
+        self.set.standby_share = StandbyShare::new(permille);
         self
     }
 
-    /// Divides the budget with compressed memory.
+    /// Sets the split of the budget with compressed memory.
     #[must_use]
     pub fn with_split(mut self, split: Option<Split>) -> Self {
         self.split = split;
         self
     }
 
-    /// Another budget from here on: `limit_pages`, with reclaim aiming at `high_pages`, and of `compressed` bytes at most
-    /// for compressed memory where the budget is divided with that. What is in use may be more: reclaim goes to work when
-    /// it is asked next.
+    /// Changes the budget to `limit_pages`, with reclaim aiming at `high_pages`. If the budget is
+    /// split, compressed memory gets `compressed` bytes at most. More pages than the budget may be
+    /// in use; reclaim starts at the next wake request.
     pub fn resize(&mut self, limit_pages: u64, high_pages: u64, compressed: u64) {
         self.set.resize(limit_pages, high_pages);
         if let Some(split) = &mut self.split {
@@ -165,121 +176,124 @@ impl Engine {
         }
     }
 
-    /// How it learns of use.
+    /// Returns how the engine learns of use.
     #[must_use]
     pub fn evidence(&self) -> Evidence {
         self.evidence
     }
 
-    /// An address space of anonymous memory from page 0 to `end`, as the evidence wants it. Where use shows by
-    /// cooling [`Space::new`] makes one, too.
+    /// Creates an address space of anonymous memory from page 0 to `end`, as the evidence needs it.
+    /// With [`Evidence::Standby`], [`Space::new`] may be used too.
     #[must_use]
     pub fn create_space(&mut self, end: Vpn) -> Space {
         self.set.create_space(end, self.evidence == Evidence::AccessedBits)
     }
 
-    /// Somebody found too little memory. What to do about kswapd.
-    pub fn ask(&self, desk: &Desk) -> Asked {
-        desk.ask(&self.set.zone, self.policy, crate::frame::Order::ZERO, 0)
+    /// Requests reclaim, because a thread found too little memory. Returns what to do about kswapd.
+    pub fn ask(&self, wake_requests: &WakeRequests) -> Asked {
+        wake_requests.ask(&self.set.zone, self.policy, crate::frame::Order::ZERO, 0)
     }
 
-    /// What kswapd's protocol has counted.
+    /// Returns the counters of kswapd's protocol.
     #[must_use]
     pub fn stat(&self) -> &VmStat {
         &self.stat
     }
 
-    /// What kswapd is to do next. An order to [`Do::Cool`], [`Do::Store`] or [`Do::Drop`] is to be answered by
-    /// [`Engine::did`].
-    pub fn next(&mut self, desk: &Desk, seen: Seen) -> Do {
+    /// Returns the next step of kswapd. The driver answers an order of [`Do::ToStandby`],
+    /// [`Do::Store`] or [`Do::Drop`] with [`Engine::did`].
+    pub fn next(&mut self, wake_requests: &WakeRequests, seen: Seen) -> Do {
         loop {
             let Some(pass) = &mut self.pass else {
-                let step = self.kswapd.step(desk, &self.set.zone, &self.stat);
+                let step = self.kswapd.step(wake_requests, &self.set.zone, &self.stat);
                 if self.kswapd.ended() {
                     self.set.end_reclaim();
                 }
                 match step {
                     Step::Pass(pass) => self.pass = Some(Pass::begin(&pass, self.set.evictable())),
-                    // Pages count as freed when they are: there is no end of a write to wait for.
+                    // Pages count as freed only when they are, so there is no end of a write to
+                    // wait for.
                     Step::Again | Step::AwaitWrites | Step::Throttle => return Do::Again,
                     Step::Nap => return Do::Nap,
                     Step::Sleep => return Do::Sleep,
                 }
                 continue;
             };
-            if pass.in_vain {
+            if pass.no_progress {
                 (self.fruitless, self.empty) = (0, 0);
-                self.end_pass(desk);
-                return Do::Despair;
+                self.end_pass(wake_requests);
+                return Do::OutOfMemory;
             }
             if pass.stage == Stage::Begin && (pass.is_over() || self.set.zone.is_balanced()) {
-                self.end_pass(desk);
+                self.end_pass(wake_requests);
                 continue;
             }
             if pass.stage == Stage::Begin && self.set.is_thrashing() {
-                self.end_pass(desk);
+                self.end_pass(wake_requests);
                 return Do::Thrashing;
             }
-            let (cool, target) = (self.set.count(Place::Cool), self.set.cool_target());
-            if let Some(order) = pass.order(self.evidence, cool, target, seen) {
+            let (standby, target) =
+                (self.set.count(FrameState::Standby), self.set.standby_target());
+            if let Some(order) = pass.order(self.evidence, standby, target, seen) {
                 return order;
             }
-            let barren = self.fruitless > self.set.evictable() + self.set.count(Place::Parked);
+            let unstorable =
+                self.fruitless > self.set.evictable() + self.set.count(FrameState::Unevictable);
             match pass.end_round() {
                 Found::Progress => self.empty = 0,
-                Found::Pages => pass.in_vain = barren,
+                Found::Pages => pass.no_progress = unstorable,
                 Found::Nothing => {
                     self.empty += u32::from(pass.last);
-                    pass.in_vain = barren || self.empty > RUNS_EMPTY_MAX;
+                    pass.no_progress = unstorable || self.empty > RUNS_EMPTY_MAX;
                 }
             }
         }
     }
 
-    /// What came of the last order.
+    /// Reports the result of the last order.
     pub fn did(&mut self, did: Did) {
         let Some(pass) = &mut self.pass else { return };
         let progress = pass.did(did);
         self.fruitless = if progress > 0 { 0 } else { self.fruitless + did.scanned };
     }
 
-    /// Ends the pass under way, if there is one (ENGINE-2).
-    pub fn end_pass(&mut self, desk: &Desk) {
+    /// Ends the pass in progress, if there is one (ENGINE-2).
+    pub fn end_pass(&mut self, wake_requests: &WakeRequests) {
         if let Some(pass) = self.pass.take() {
             if self.set.zone.is_balanced() {
                 self.fruitless = 0;
             }
-            self.kswapd.passed(desk, &pass.passed());
+            self.kswapd.passed(wake_requests, &pass.passed());
         }
     }
 
-    /// Takes up to `max` pages that should leave first, at the priority of the pass.
+    /// Isolates up to `max` pages that should leave first, at the priority of the pass.
     pub fn isolate(&mut self, max: usize, into: &mut Vec<Pfn>) {
         let pressure = self.pass.as_ref().map_or(Pressure::UTMOST, |pass| pass.pressure);
         self.set.isolate(max, pressure, into);
     }
 
-    /// Up to `max` pages that are to be stored next: by [`Evidence::Cooling`] those that are out of sight longest, which
-    /// stay where they are until [`Resident::evict`]; else those that the LRU hands out.
-    pub fn coolest(&mut self, max: usize, into: &mut Vec<Pfn>) {
+    /// Returns up to `max` pages to be stored next. With [`Evidence::Standby`] these are the oldest
+    /// standby pages, which stay there until [`Resident::evict`]. Otherwise the LRU hands them out.
+    pub fn oldest_standby(&mut self, max: usize, into: &mut Vec<Pfn>) {
         match self.evidence {
-            Evidence::Cooling => self.set.coolest(max, into),
+            Evidence::Standby => self.set.oldest_standby(max, into),
             Evidence::AccessedBits => self.isolate(max, into),
         }
     }
 
-    /// Where pages came from since the last call. How much of the budget compressed memory is to have, in bytes, if that
-    /// changes.
+    /// Records the sources of loaded pages since the last call. Returns the new share of compressed
+    /// memory in the budget, in bytes, if it changes.
     pub fn weigh(&mut self, loads: Loads) -> Option<u64> {
         let since = loads.since(&std::mem::replace(&mut self.loads, loads));
         if let Some(cost) = since.cost_permille() {
-            self.set.cooling.set_load_cost(cost);
+            self.set.standby_share.set_load_cost(cost);
         }
         self.split.as_mut().and_then(|split| split.look(since.edges()))
     }
 
-    /// Threads wait, and nothing can leave. How much of the budget compressed memory, which takes `used` bytes, is to have,
-    /// in bytes, if it gives way.
+    /// Takes room from compressed memory, which uses `used` bytes, because threads wait and no page
+    /// can leave. Returns its new share of the budget, in bytes, if it gives way.
     pub fn give_way(&mut self, used: u64) -> Option<u64> {
         self.split.as_mut().and_then(|split| split.give_way(used))
     }

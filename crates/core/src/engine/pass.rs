@@ -1,56 +1,57 @@
-//! One pass of kswapd over a budget: rounds of storing the pages that are out of sight longest, letting their room go, and
-//! taking others out of sight.
+//! One pass of kswapd over a budget. Each round stores the oldest standby pages, drops their
+//! memory, and moves other pages to standby.
 
 use super::{BATCH, Did, Do, Evidence, Seen};
 use crate::reclaim::balance;
 use crate::resident::Pressure;
 
-/// Where a round is: what is cool leaves first, which is memory soonest; then others take its place.
+/// The stage of a round. Standby pages leave first, because they free memory soonest; then others
+/// take their place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Begin,
     Drop,
-    Cool,
+    Standby,
     End,
 }
 
-/// What a round found.
+/// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// Pages that were stored, and free memory.
+    /// Pages were stored, and memory was or will be freed.
     Progress,
-    /// Pages to look at, or room.
+    /// There were pages to look at, or pages were moved or dropped.
     Pages,
     Nothing,
 }
 
-/// A pass under way.
+/// A reclaim pass in progress.
 #[derive(Debug)]
 pub(super) struct Pass {
     pub pressure: Pressure,
-    /// The run's last: there is no greater pressure.
+    /// Whether this is the last pass of the run, at the highest pressure.
     pub last: bool,
     target: u64,
-    /// Pages it may look at.
+    /// Pages that the pass may look at.
     share: u64,
     scanned: u64,
     reclaimed: u64,
     pub stage: Stage,
     asked: Option<Do>,
     crowded: bool,
-    /// What came of the round so far.
+    /// Result of the round so far.
     round: Did,
     stored: u64,
-    /// A round found nothing.
+    /// Whether a round found nothing.
     done: bool,
-    /// Nothing could be had.
-    pub in_vain: bool,
+    /// Whether no page can be reclaimed.
+    pub no_progress: bool,
 }
 
 impl Pass {
-    /// A pass of a run, with so many pages that could leave.
+    /// Begins a pass of a run, with `evictable` pages.
     pub fn begin(pass: &balance::Pass, evictable: u64) -> Self {
-        // What is less than a batch costs as much: lists so short that their share would be are taken for longer.
+        // A share below a batch costs as much as a batch. So lists that short count as longer.
         let most = (evictable / BATCH as u64).checked_ilog2().unwrap_or(0) as u8;
         let lift = pass.priority.saturating_sub(most);
         Self {
@@ -66,18 +67,24 @@ impl Pass {
             round: Did::default(),
             stored: 0,
             done: false,
-            in_vain: false,
+            no_progress: false,
         }
     }
 
-    /// Whether its target is met, or its share looked at (ENGINE-1).
+    /// Whether the target is met, or the share looked at (ENGINE-1).
     pub fn is_over(&self) -> bool {
         self.done || self.reclaimed >= self.target || self.scanned >= self.share
     }
 
-    /// The next order of the round; None at its end.
-    pub fn order(&mut self, evidence: Evidence, cool: u64, target: u64, seen: Seen) -> Option<Do> {
-        let cools = evidence == Evidence::Cooling;
+    /// Returns the next order of the round; None at its end.
+    pub fn order(
+        &mut self,
+        evidence: Evidence,
+        standby: u64,
+        target: u64,
+        seen: Seen,
+    ) -> Option<Do> {
+        let cools = evidence == Evidence::Standby;
         self.crowded |= seen.crowded;
         let order = loop {
             match self.stage {
@@ -85,22 +92,24 @@ impl Pass {
                     (self.round, self.stored) = (Did::default(), 0);
                     self.stage = Stage::Drop;
                     let crowded = std::mem::take(&mut self.crowded);
-                    if !cools || cool >= target / 2 || crowded || seen.starving {
+                    if !cools || standby >= target / 2 || crowded || seen.memory_stalled {
                         break Some(Do::Store(BATCH));
                     }
                 }
                 Stage::Drop => {
-                    self.stage = Stage::Cool;
-                    // Whoever waits waits for the few there are, if no more are to come.
-                    let few = seen.starving && self.stored < BATCH as u64 / 2;
+                    self.stage = Stage::Standby;
+                    // Free even a partial batch if nothing more can be stored in this round,
+                    // because a thread waits for it.
+                    let few = seen.memory_stalled && self.stored < BATCH as u64 / 2;
                     break Some(Do::Drop(if few { 1 } else { BATCH / 2 }));
                 }
-                Stage::Cool => {
+                Stage::Standby => {
                     self.stage = Stage::End;
-                    // Where nothing came of the round, and nothing was looked at, what is cool cannot go, and is no stock.
+                    // If the round moved and looked at no page, the standby pages cannot leave and
+                    // are of no use, so move others to standby.
                     let nothing = self.round.pages == 0 && self.round.scanned == 0;
-                    if cools && (cool < target.max(BATCH as u64) || nothing) {
-                        break Some(Do::Cool(BATCH));
+                    if cools && (standby < target.max(BATCH as u64) || nothing) {
+                        break Some(Do::ToStandby(BATCH));
                     }
                 }
                 Stage::End => break None,
@@ -110,7 +119,7 @@ impl Pass {
         order
     }
 
-    /// What came of an order. Returns how many pages were stored that count as progress.
+    /// Records the result of an order. Returns how many stored pages count as progress.
     pub fn did(&mut self, did: Did) -> u64 {
         let stores = matches!(self.asked.take(), Some(Do::Store(_)));
         let progress = if stores { did.progress } else { 0 };
@@ -123,7 +132,7 @@ impl Pass {
         progress
     }
 
-    /// The round is over. What it found.
+    /// Ends the round and returns its result.
     pub fn end_round(&mut self) -> Found {
         self.stage = Stage::Begin;
         if self.round.progress > 0 {
@@ -132,12 +141,12 @@ impl Pass {
         if self.round.pages > 0 || self.round.scanned > 0 {
             return Found::Pages;
         }
-        // What is left is found under more pressure, if at all.
+        // Only a higher pressure can find the remaining pages, if anything can.
         self.done = true;
         Found::Nothing
     }
 
-    /// As the run is told of it.
+    /// Returns the result of the pass for the run.
     pub fn passed(&self) -> balance::Passed {
         let (scanned, reclaimed) = (self.scanned, self.reclaimed);
         balance::Passed { scanned, reclaimed, ..balance::Passed::default() }

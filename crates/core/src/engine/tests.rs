@@ -1,8 +1,8 @@
 use super::*;
 use crate::resident::{Arrival, Entry};
 
-/// A budget of `limit` pages that are all in use.
-fn full(limit: u64, evidence: Evidence) -> (Engine, Space, Desk) {
+/// Returns an engine with a budget of `limit` pages that are all in use.
+fn full(limit: u64, evidence: Evidence) -> (Engine, Space, WakeRequests) {
     let mut engine = Engine::new(limit, limit, evidence.tunables(), evidence);
     let mut space = engine.create_space(Vpn(1 << 20));
     for page in 0..limit {
@@ -10,14 +10,14 @@ fn full(limit: u64, evidence: Evidence) -> (Engine, Space, Desk) {
         engine.set.zone.place(charge);
         engine.set.map(&mut space, Vpn(page), Arrival::Fresh, None);
     }
-    (engine, space, Desk::new())
+    (engine, space, WakeRequests::new())
 }
 
-/// The next order of a run that was asked for.
-fn first(engine: &mut Engine, desk: &Desk) -> Do {
-    engine.ask(desk);
+/// Requests reclaim and returns the first order of the run.
+fn first(engine: &mut Engine, wake_requests: &WakeRequests) -> Do {
+    engine.ask(wake_requests);
     for _ in 0..10 {
-        match engine.next(desk, Seen::default()) {
+        match engine.next(wake_requests, Seen::default()) {
             Do::Again | Do::Nap | Do::Sleep => {}
             order => return order,
         }
@@ -25,25 +25,26 @@ fn first(engine: &mut Engine, desk: &Desk) -> Do {
     panic!("nothing to do")
 }
 
-/// It took what it was asked for by a loop of its own, whatever the pass said (ENGINE-1).
+/// Shows that a pass takes no more pages than its share, without a loop of its own (ENGINE-1).
 #[test]
 fn a_pass_looks_at_its_share_and_no_more() {
-    let (mut engine, mut space, desk) = full(100_000, Evidence::Cooling);
-    let mut order = first(&mut engine, &desk);
+    let (mut engine, mut space, wake_requests) = full(100_000, Evidence::Standby);
+    let mut order = first(&mut engine, &wake_requests);
     let mut scanned = [0; 8];
     while let pass @ 1..=8 = engine.kswapd.stats().passes as usize {
         let mut pages = Vec::new();
-        if let Do::Cool(max) = order {
+        if let Do::ToStandby(max) = order {
             engine.isolate(max, &mut pages);
             assert!(pages.len() <= max);
-            pages.iter().for_each(|&pfn| engine.set.cool(&mut space, pfn, 0));
+            pages.iter().for_each(|&pfn| engine.set.deactivate(&mut space, pfn, 0));
         }
         let pages = pages.len() as u64;
         scanned[pass - 1] += pages;
         engine.did(Did { pages, scanned: pages, progress: pages });
-        order = engine.next(&desk, Seen::default());
+        order = engine.next(&wake_requests, Seen::default());
     }
-    // The first three only age. From there on each looks at twice as much as the one before, up to the target.
+    // The first three passes only age. Each later pass looks at twice as many pages as the one
+    // before, up to the target.
     assert_eq!(scanned[..3], [0, 0, 0]);
     for (scanned, priority) in scanned.into_iter().zip((0..=12).rev()).skip(3) {
         let share = (100_000 >> priority).min(1_970);
@@ -51,61 +52,62 @@ fn a_pass_looks_at_its_share_and_no_more() {
     }
 }
 
-/// What cannot leave is despaired of, once under every pressure, and not for ever.
+/// Shows that the engine reports out of memory if no page can leave. It tries once under every
+/// pressure, and not for ever.
 #[test]
 fn what_cannot_leave_is_despaired_of() {
-    for evidence in [Evidence::Cooling, Evidence::AccessedBits] {
-        let (mut engine, _space, desk) = full(5_000, evidence);
-        let mut order = first(&mut engine, &desk);
+    for evidence in [Evidence::Standby, Evidence::AccessedBits] {
+        let (mut engine, _space, wake_requests) = full(5_000, evidence);
+        let mut order = first(&mut engine, &wake_requests);
         let mut looked = 0;
-        while order != Do::Despair {
+        while order != Do::OutOfMemory {
             let mut pages = Vec::new();
             match order {
-                Do::Cool(max) => engine.isolate(max, &mut pages),
+                Do::ToStandby(max) => engine.isolate(max, &mut pages),
                 Do::Store(max) if evidence == Evidence::AccessedBits => {
                     engine.isolate(max, &mut pages)
                 }
                 _ => {}
             }
-            pages.iter().for_each(|&pfn| engine.set.park(pfn));
+            pages.iter().for_each(|&pfn| engine.set.make_unevictable(pfn));
             engine.did(Did { pages: 0, scanned: pages.len() as u64, progress: 0 });
             looked += 1;
             assert!(looked < 1_000, "{evidence:?} goes on for ever");
-            order = engine.next(&desk, Seen::default());
+            order = engine.next(&wake_requests, Seen::default());
         }
     }
 }
 
-/// Of two pages that came together the one in use stays, whichever way that is told.
+/// Shows that of two pages that came together the used one stays, with either kind of evidence.
 #[test]
 fn a_page_in_use_stays_by_either_evidence() {
-    for evidence in [Evidence::Cooling, Evidence::AccessedBits] {
-        let (mut engine, mut space, desk) = full(5_000, evidence);
+    for evidence in [Evidence::Standby, Evidence::AccessedBits] {
+        let (mut engine, mut space, wake_requests) = full(5_000, evidence);
         let in_use = |vpn: Vpn| vpn.0.is_multiple_of(5);
         let mut left = 0;
         while left < 2_000 {
             for page in (0..5_000).step_by(5) {
                 let vpn = Vpn(page);
-                if let Entry::Cool(pfn) = space.get(vpn) {
-                    engine.set.rescue(&mut space, pfn);
+                if let Entry::Standby(pfn) = space.get(vpn) {
+                    engine.set.reactivate(&mut space, pfn);
                 }
                 space.touch(vpn);
             }
             let mut pages = Vec::new();
-            match first(&mut engine, &desk) {
-                Do::Cool(max) => {
+            match first(&mut engine, &wake_requests) {
+                Do::ToStandby(max) => {
                     engine.isolate(max, &mut pages);
-                    pages.iter().for_each(|&pfn| engine.set.cool(&mut space, pfn, 0));
+                    pages.iter().for_each(|&pfn| engine.set.deactivate(&mut space, pfn, 0));
                 }
                 Do::Store(max) => {
-                    engine.coolest(max, &mut pages);
+                    engine.oldest_standby(max, &mut pages);
                     for &pfn in &pages {
                         let slot = engine.set.take_slot().expect("there are slots");
                         engine.set.evict(&mut space, pfn, slot);
                         left += 1;
                     }
                 }
-                Do::Despair => panic!("{evidence:?}: {left} left"),
+                Do::OutOfMemory => panic!("{evidence:?}: {left} left"),
                 _ => {}
             }
             let pages = pages.len() as u64;

@@ -1,7 +1,6 @@
 //! One attempt at the free lists: which zones are tried, in which order, under which tests.
 //!
-//! What the allocator asks of the rest of the memory manager goes through [`Host`]; none of it
-//! happens under a lock.
+//! The allocator calls the rest of the memory manager through [`Host`], and never under a lock.
 
 use super::counter::ZoneItem;
 use super::frames::{Frames, Who, Zone};
@@ -13,12 +12,12 @@ use super::sync::Relaxed;
 use super::watermark::Level;
 use crate::types::Pfn;
 
-/// What is asked for.
+/// An allocation request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
-    /// What is allowed.
+    /// Flags that say what the allocator may do for the request.
     pub gfp: Gfp,
-    /// How much.
+    /// Order of the block.
     pub order: Order,
     /// The caller is itself reclaiming memory.
     pub reclaiming: bool,
@@ -27,7 +26,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// An ordinary request.
+    /// Creates an ordinary request.
     #[must_use]
     pub const fn new(gfp: Gfp, order: Order) -> Self {
         Self { gfp, order, reclaiming: false, oom_victim: false }
@@ -38,18 +37,18 @@ impl Request {
     }
 }
 
-/// What became of an attempt to compact.
+/// The result of an attempt to compact.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Compaction {
-    /// Not tried: nothing to gain, or it failed too often lately.
+    /// Compaction did not run, because it promises no gain or failed too often recently.
     Skipped,
-    /// Tried.
+    /// Compaction ran.
     Done,
 }
 
-/// The rest of the memory manager, as the allocator sees it. The defaults do nothing.
+/// The rest of the memory manager, as the allocator calls it. The default methods do nothing.
 pub trait Host {
-    /// Wakes the kswapd of `node`: somebody wants `order` from class `highest` or below.
+    /// Wakes the kswapd of `node`: a request wants `order` from class `highest` or below.
     fn wake_kswapd(&self, node: usize, order: Order, highest: usize) {
         let _ = (node, order, highest);
     }
@@ -66,13 +65,14 @@ pub trait Host {
         false
     }
 
-    /// Reclaims from one node on the way, if that is wanted; true if it is worth another look.
+    /// Reclaims from one node during a scan, if that is enabled. Returns true if the zone is worth
+    /// another test.
     fn node_reclaim(&self, node: usize, order: Order) -> bool {
         let _ = (node, order);
         false
     }
 
-    /// Compacts for a request. `hard`: wait for it.
+    /// Compacts for a request. `hard`: waits for the result.
     fn compact(&self, request: &Request, highest: usize, hard: bool) -> Compaction {
         let _ = (request, highest, hard);
         Compaction::Skipped
@@ -84,19 +84,19 @@ pub trait Host {
         false
     }
 
-    /// Reclaims at least `target` pages for a request; returns how many it got.
+    /// Reclaims at least `target` pages for a request. Returns how many pages it freed.
     fn reclaim(&self, request: &Request, highest: usize, target: u64) -> u64 {
         let _ = (request, highest, target);
         0
     }
 
-    /// Pages of a zone that reclaim might still get.
+    /// Returns the pages of a zone that reclaim might still free.
     fn reclaimable(&self, zone: usize) -> u64 {
         let _ = zone;
         0
     }
 
-    /// Tries to be the one who decides about killing.
+    /// Tries to become the one caller that decides about an OOM kill.
     fn oom_begin(&self) -> bool {
         true
     }
@@ -104,23 +104,23 @@ pub trait Host {
     /// Ends a successful [`oom_begin`](Self::oom_begin).
     fn oom_end(&self) {}
 
-    /// Kills something for a request; false: nothing to kill.
+    /// Kills a process for a request. Returns false if there is none to kill.
     fn oom_kill(&self, request: &Request, highest: usize) -> bool {
         let _ = (request, highest);
         false
     }
 
-    /// Waits a moment.
+    /// Sleeps for a tick.
     fn sleep_tick(&self) {}
 }
 
-/// Nobody to ask: an allocation succeeds at once or fails.
+/// A host without reclaim: an allocation succeeds at once or fails.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHost;
 
 impl Host for NoHost {}
 
-/// One attempt: level, flags, and where it may look.
+/// One attempt: watermark level, flags, and where it may look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt<'a> {
     pub(super) who: Who,
@@ -132,15 +132,16 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Frames {
-    /// One block for `request`, on behalf of `cpu`, a hint. On failure reclaim, compaction and
-    /// killing have been tried as far as the request allows.
+    /// Allocates one block for `request`, on behalf of `cpu`, which is a hint. Returns None only
+    /// after reclaim, compaction and killing have been tried as far as the request allows.
     pub fn alloc_on(&self, cpu: usize, request: &Request, host: &dyn Host) -> Option<Pfn> {
         let cpu = cpu % self.cpus.len();
         self.hit_on(cpu, request.gfp, request.order)
             .or_else(|| self.miss(Who { cpu, owner: false }, *request, host))
     }
 
-    /// By value, so that on a hit the request never needs an address.
+    /// Takes the slow way after a miss in the CPU's sets. `request` comes by value, so that on a
+    /// hit the request never needs an address.
     #[cold]
     #[inline(never)]
     pub(super) fn miss(&self, who: Who, request: Request, host: &dyn Host) -> Option<Pfn> {
@@ -156,7 +157,7 @@ impl Frames {
         self.try_freelists(&attempt, host).or_else(|| self.alloc_slow(attempt, host))
     }
 
-    /// Whether rather DMA32 is used than a pageblock of Normal mixed.
+    /// Whether an allocation prefers DMA32 to mixing a pageblock of Normal.
     fn avoids_mixing(&self, node: usize, highest: usize) -> bool {
         let mut list = self.zonelists[node][highest].iter().map(|&z| &self.zones[z].state);
         let (first, second) = (list.next(), list.next());
@@ -222,7 +223,7 @@ impl Frames {
         Scan::Nothing
     }
 
-    /// The watermark test, with the upkeep of the zone's "below high" flag.
+    /// Tests the watermark and keeps the zone's "below high" flag up to date.
     fn passes(&self, attempt: &Attempt<'_>, zone: &Zone, host: &dyn Host) -> bool {
         let Attempt { request, highest, flags, level, .. } = *attempt;
         if flags.has(AllocFlags::NO_WATERMARKS) {
@@ -262,8 +263,8 @@ impl Frames {
         }
     }
 
-    /// Keeps the pageblocks of `pfn` for requests like the one it served, up to a hundredth of the
-    /// zone.
+    /// Reserves the pageblocks of `pfn` for requests like the one it served (high-atomic), up to a
+    /// hundredth of the zone.
     fn reserve_highatomic(&self, zone: &Zone, pfn: Pfn, order: Order) {
         let state = &zone.state;
         let block = u64::from(PAGEBLOCK_PAGES);
@@ -281,8 +282,8 @@ impl Frames {
         }
     }
 
-    /// Gives one high-atomic pageblock back to `to`, of the first zone that has one with free
-    /// pages. Unless `force`, each zone keeps one.
+    /// Returns one high-atomic pageblock to type `to`, from the first zone that has one with free
+    /// pages. Each zone keeps one unless `force` is set.
     pub(super) fn unreserve_highatomic(
         &self,
         node: usize,
@@ -308,7 +309,7 @@ impl Frames {
 
 enum Scan {
     Found(Pfn),
-    /// The scan would leave the node while pageblocks are still kept unmixed.
+    /// The scan would leave the node while requests still avoid mixing pageblocks.
     LeavingNode,
     Nothing,
 }

@@ -1,8 +1,9 @@
-//! The way in for who has the allocator to himself: single movable frames of the first zone.
+//! The entry points for a caller that has the allocator to itself: single movable frames of the
+//! first zone.
 //!
-//! `&mut` says that nobody else is inside, so a hit takes no lock and no fence. No watermark is
-//! asked: such a caller keeps a budget of its own and tests that against the zone's marks before it
-//! comes here. A frame fails to come only when none is left.
+//! `&mut` guarantees that no other caller is inside, so a hit takes no lock and no fence. No
+//! watermark is tested. Such a caller keeps a budget of its own and tests it against the zone's
+//! watermarks first. An allocation fails only when no frame is left.
 
 use super::checks::BadFree;
 use super::frames::{Frames, Who};
@@ -10,12 +11,12 @@ use super::kinds::{AllocFlags, Migratetype, Order};
 use super::state::Want;
 use crate::types::Pfn;
 
-/// Sets keep frames of one CPU only: there is one caller.
+/// The sets of only one CPU keep frames, because there is one caller.
 const CPU: usize = 0;
 const ZONE: usize = 0;
 
 impl Frames {
-    /// A frame, whatever the watermarks say.
+    /// Allocates a frame, whatever the watermarks say.
     #[inline]
     pub fn alloc_alone(&mut self) -> Option<Pfn> {
         if self.plain
@@ -38,7 +39,7 @@ impl Frames {
         self.rmqueue(Who { cpu: CPU, owner: false }, &self.zones[ZONE], &want)
     }
 
-    /// Gives a frame back. On a refusal nothing has changed.
+    /// Frees a frame. A refused free changes nothing.
     #[inline]
     pub fn free_alone(&mut self, pfn: Pfn) -> Result<(), BadFree> {
         let info = self.blocks.get(pfn);
@@ -54,7 +55,7 @@ impl Frames {
         self.free_on(CPU, pfn, Order::ZERO)
     }
 
-    /// Frames in callers' hands: neither in a store nor in a set.
+    /// Returns the number of frames that callers hold: neither in a store nor in a set.
     #[must_use]
     pub fn in_hands(&self) -> u64 {
         let of = |zone: &super::frames::Zone| {

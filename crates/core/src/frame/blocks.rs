@@ -1,10 +1,9 @@
-//! The pageblock map: for every pageblock, which zone it belongs to and which migratetype it
-//! carries.
+//! The pageblock map: for every pageblock, the zone it belongs to and its migratetype.
 //!
-//! One 16-bit word per pageblock answers both questions that every free asks, and stays in the
-//! nearest cache (8 KiB for 8 GiB). Words change under the lock of the zone (or shard) that owns
-//! the block; they are read without it, so a reader may see a type that is about to change. Whoever
-//! puts frames back on free lists reads the type again under the lock.
+//! One 16-bit word per pageblock answers both questions of every free, and stays in the nearest
+//! cache (8 KiB for 8 GiB). A word changes under the lock of the zone (or shard) that owns the
+//! block. Readers take no lock, so a reader may see a type that is about to change. Code that puts
+//! frames back on free lists reads the type again under the lock.
 
 use super::kinds::{Migratetype, PAGEBLOCK_ORDER};
 use super::sync::{AtomicU16, Relaxed};
@@ -13,17 +12,18 @@ use crate::types::Pfn;
 const TYPE_MASK: u16 = 0b0111;
 const ISOLATED: u16 = 0b1000;
 const ZONE_SHIFT: u16 = 4;
-/// By the low four bits of a word: the list of a per-CPU set, or 3 for none. Two bits each.
+/// For each value of the low four bits of a word, two bits: the list of a per-CPU set, or 3 for
+/// none.
 const LISTS: u32 = 0b11_11_11_11_11_11_11_11_11_11_11_01_01_10_01_00;
-/// Zones that fit in a word: the zone is stored plus 1, and 0 means none.
+/// Number of zones that fit in a word. A word holds the zone plus 1, and 0 means no zone.
 pub const ZONES_MAX: usize = (1 << (16 - ZONE_SHIFT)) - 1;
 
-/// One pageblock's zone and type.
+/// The zone and type of one pageblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockInfo(u16);
 
 impl BlockInfo {
-    /// The zone's index, or `None` where there is no memory.
+    /// Returns the zone's index, or `None` where there is no memory.
     #[must_use]
     #[inline(always)]
     pub const fn zone(self) -> Option<usize> {
@@ -31,65 +31,65 @@ impl BlockInfo {
         if zone == 0 { None } else { Some(zone as usize - 1) }
     }
 
-    /// The type in force: `Isolate` while isolated.
+    /// Returns the type in force, which is `Isolate` while the block is isolated.
     #[must_use]
     #[inline(always)]
     pub const fn migratetype(self) -> Migratetype {
         if self.0 & ISOLATED != 0 { Migratetype::Isolate } else { self.kept_type() }
     }
 
-    /// All of it, for comparison with another block's.
+    /// Returns the whole word, for comparison with another block's word.
     #[inline(always)]
     pub(super) const fn word(self) -> u16 {
         self.0
     }
 
-    /// The zone's index, or one that no zone has.
+    /// Returns the zone's index, or an index that no zone has.
     #[inline(always)]
     pub(super) const fn zone_or_beyond(self) -> usize {
         ((self.0 >> ZONE_SHIFT) as usize).wrapping_sub(1)
     }
 
-    /// The list of a per-CPU set for single frames of this block; 3: none. The same as
-    /// [`Migratetype::pcp_list`] of the type in force, without branches.
+    /// Returns the list of a per-CPU set for single frames of this block, or 3 for none. Gives the
+    /// result of [`Migratetype::pcp_list`] for the type in force, without branches.
     #[inline(always)]
     pub(super) const fn list(self) -> usize {
         (LISTS >> ((self.0 & 0xf) * 2) & 3) as usize
     }
 
-    /// The type that comes back when isolation ends.
+    /// Returns the type that the block has again when isolation ends.
     #[must_use]
     pub const fn kept_type(self) -> Migratetype {
         Migratetype::from_bits((self.0 & TYPE_MASK) as u8)
     }
 }
 
-/// The map, indexed by frame number.
+/// The pageblock map, indexed by frame number.
 #[derive(Debug)]
 pub struct BlockMap {
     words: Box<[AtomicU16]>,
 }
 
 impl BlockMap {
-    /// A map for frames `0..end`, with no zones.
+    /// Creates a map for frames `0..end`, without zones.
     #[must_use]
     pub fn new(end: u32) -> Self {
         let words = end.div_ceil(1 << PAGEBLOCK_ORDER);
         Self { words: (0..words).map(|_| AtomicU16::new(0)).collect() }
     }
 
-    /// Where the word of `pfn` is.
+    /// Returns the index of the word of `pfn`.
     #[inline(always)]
     pub(super) const fn index(pfn: Pfn) -> usize {
         (pfn.0 >> PAGEBLOCK_ORDER) as usize
     }
 
-    /// All words.
+    /// Returns all words of the map.
     pub(super) fn words(&self) -> &[AtomicU16] {
         &self.words
     }
 
-    /// The block of `pfn`.
+    /// Returns the zone and type of the block of `pfn`.
     #[must_use]
     #[inline(always)]
     pub fn get(&self, pfn: Pfn) -> BlockInfo {
@@ -99,14 +99,14 @@ impl BlockMap {
         }
     }
 
-    /// The type in force at `pfn`.
+    /// Returns the type in force at `pfn`.
     #[must_use]
     #[inline(always)]
     pub fn migratetype(&self, pfn: u32) -> Migratetype {
         self.get(Pfn(pfn)).migratetype()
     }
 
-    /// Gives the block of `pfn` to `zone`.
+    /// Assigns the block of `pfn` to `zone`.
     pub(super) fn assign(&self, pfn: u32, zone: usize, migratetype: Migratetype) {
         let word = ((zone + 1) as u16) << ZONE_SHIFT | migratetype as u16;
         self.words[(pfn >> PAGEBLOCK_ORDER) as usize].store(word, Relaxed);
@@ -124,7 +124,7 @@ impl BlockMap {
         word.store(new, Relaxed);
     }
 
-    /// Bytes of the map.
+    /// Returns the bytes that the map takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         std::mem::size_of_val(&*self.words)

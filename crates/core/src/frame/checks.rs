@@ -1,7 +1,6 @@
-//! The frame table of checked mode: what state each frame is in, and whether somebody still uses
-//! it.
+//! The frame table of checked mode: the state of each frame, and whether a user still has it.
 //!
-//! It exists only if checks are on. A block's state lives at its first frame:
+//! The table exists only if checks are on. A block's state is that of its first frame:
 //!
 //! ```text
 //! Hole -- never memory of a zone, or reserved at start
@@ -9,9 +8,8 @@
 //! Used(order) -> Free     [mark_free, as it comes back; refused if it does not fit]
 //! Free -> Bad             [a sanity check failed: the block is leaked, never used again]
 //! ```
-//! The other frames of a used block stay `Free`: only the first frame can be given back.
-//! Both transitions are compare-and-swap, so of two threads that free the same frame one is
-//! refused.
+//! The other frames of a used block stay `Free`, so only the first frame can be freed. Both
+//! transitions are compare-and-swap. If two threads free one frame, one of them is refused.
 
 use std::fmt;
 
@@ -24,7 +22,7 @@ const FREE: u32 = 1;
 const BAD: u32 = 2;
 const USED: u32 = 0x100;
 
-/// One frame: everything that must be at rest for the frame to be free.
+/// The state of one frame, and the counts that must be zero for the frame to be free.
 #[derive(Debug)]
 struct Frame {
     state: AtomicU32,
@@ -34,39 +32,39 @@ struct Frame {
     owner: AtomicU64,
 }
 
-/// Why a block was refused.
+/// The reason why a free was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BadUse {
-    /// No zone has this frame.
+    /// No zone has the frame.
     Foreign,
     /// The frame is a hole or was reserved from the start.
     Reserved,
     /// The frame is free already, or inside a larger block.
     NotAllocated,
-    /// Allocated with another order.
+    /// The block was allocated with another order.
     WrongOrder {
         /// The order it was allocated with.
         allocated: u8,
     },
     /// The frame number is not a multiple of the block's size.
     Misaligned,
-    /// Still mapped, pinned or owned.
+    /// A frame of the block is still mapped, pinned or owned.
     InUse {
-        /// The frame in use: the freed one or one behind it.
+        /// The frame in use: the freed frame or a later one of the block.
         frame: Pfn,
     },
-    /// Leaked earlier because a check failed.
+    /// The block was leaked earlier because a check failed.
     Bad,
 }
 
-/// A block that was given back and refused. Nothing was changed.
+/// A free that was refused. It changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BadFree {
     /// The block's first frame.
     pub pfn: Pfn,
     /// The order it was freed with.
     pub order: u8,
-    /// What is wrong.
+    /// The reason for the refusal.
     pub why: BadUse,
 }
 
@@ -87,14 +85,14 @@ impl fmt::Display for BadFree {
 
 impl std::error::Error for BadFree {}
 
-/// The table.
+/// The frame table of checked mode.
 #[derive(Debug)]
 pub struct FrameTable {
     frames: Box<[Frame]>,
 }
 
 impl FrameTable {
-    /// Frames `0..end`, all holes.
+    /// Creates a table for frames `0..end`, all holes.
     #[must_use]
     pub fn new(end: u32) -> Self {
         let hole = |_| Frame {
@@ -107,19 +105,19 @@ impl FrameTable {
         Self { frames: (0..end).map(hole).collect() }
     }
 
-    /// Bytes of the table.
+    /// Returns the bytes that the table takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         std::mem::size_of_val(&*self.frames)
     }
 
-    /// `pfn` is memory and free.
+    /// Marks `pfn` as memory that is free.
     pub(super) fn add_memory(&self, pfn: u32) {
         self.frames[pfn as usize].state.store(FREE, Relaxed);
     }
 
-    /// Says that somebody holds `pfn` (device I/O, a second user): freeing it is refused until
-    /// unpinned.
+    /// Pins `pfn` for a user (device I/O, a second user). Frees of the frame are refused until it
+    /// is unpinned.
     pub fn pin(&self, pfn: Pfn) {
         self.frames[pfn.0 as usize].pins.fetch_add(1, Relaxed);
     }
@@ -130,7 +128,8 @@ impl FrameTable {
         assert!(before > 0, "frame {:#x} unpinned more often than pinned", pfn.0);
     }
 
-    /// Records how often `pfn` is mapped and for whom; all zero before it is freed.
+    /// Records how often `pfn` is mapped and for which owner. All values must be zero before a
+    /// free.
     pub fn set_use(&self, pfn: Pfn, maps: u32, group: u32, owner: u64) {
         let frame = &self.frames[pfn.0 as usize];
         frame.maps.store(maps, Relaxed);
@@ -144,8 +143,8 @@ impl FrameTable {
         u64::from(quiet) | frame.owner.load(Relaxed) == 0
     }
 
-    /// Whether every frame of a block on its way out is free and unused. If not, the block is
-    /// marked so that it is never used again, and its caller must drop it.
+    /// Whether every frame of a block that is being allocated is free and unused. If not, the block
+    /// is marked so that it is never used again, and the caller must drop it.
     #[must_use]
     pub(super) fn sane(&self, pfn: u32, order: Order) -> bool {
         let block = &self.frames[pfn as usize..(pfn + order.pages()) as usize];
@@ -158,7 +157,7 @@ impl FrameTable {
         false
     }
 
-    /// The block leaves the allocator.
+    /// Marks a block as allocated. Returns false if it is not free.
     #[must_use]
     pub(super) fn mark_used(&self, pfn: u32, order: Order) -> bool {
         let used = USED | u32::from(order.get());
@@ -167,7 +166,7 @@ impl FrameTable {
         state.compare_exchange(FREE, used, AcqRel, Relaxed).is_ok()
     }
 
-    /// The block comes back. `all`: look at every frame, not only the first.
+    /// Marks a block as free. `all`: checks every frame, not only the first.
     pub(super) fn mark_free(&self, pfn: Pfn, order: Order, all: bool) -> Result<(), BadFree> {
         let fail = |why| Err(BadFree { pfn, order: order.get(), why });
         if pfn.0 & (order.pages() - 1) != 0 {

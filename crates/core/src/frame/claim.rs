@@ -1,11 +1,11 @@
-//! The claim on one CPU's sets, and the two paths that must cost next to nothing.
+//! The claim on one CPU's sets, and the two fast paths (allocation and free).
 //!
-//! A claim keeps at hand what a hit needs, so that no address on the way depends on anything but
-//! the claim itself: the set and flags of the zone that ordinary requests try first, and the
-//! pageblock map. What a free needs to know of its frame (zone, type) is guessed to be as in the
-//! last refill and checked by one comparison, which the processor predicts; the loads behind it do
-//! not wait for it. Instructions are what the two paths cost: what can be said once, by a refill or
-//! at the claim, is not asked again here.
+//! A claim keeps all data that a hit needs: the set and flags of the zone that ordinary requests
+//! try first, and the pageblock map. So every address on the path depends on the claim alone. A
+//! free needs the zone and type of its frame. It assumes those of the last refill and checks them
+//! by one comparison. The processor predicts that branch, so the loads behind it do not wait. The
+//! cost of both paths is their instructions. A test that a refill or the claim can make once is not
+//! repeated here.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -20,7 +20,8 @@ use super::pcp::{Pcp, list_index};
 use super::sync::{AtomicU16, Relaxed};
 use crate::types::Pfn;
 
-/// The claim on one CPU's sets. It can move between threads, but only one at a time can use it.
+/// The claim on one CPU's sets. It can move between threads, but only one thread at a time can use
+/// it.
 #[derive(Debug)]
 pub struct Cpu<'a> {
     gate: &'a Gate,
@@ -30,13 +31,13 @@ pub struct Cpu<'a> {
     blocks: &'a [AtomicU16],
     frames: &'a Frames,
     cpu: u32,
-    /// A bit per kind of zone: requests for it try the main zone first.
+    /// A bit for each kind of zone whose requests try the main zone first.
     kinds: u8,
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl Frames {
-    /// Claims the sets of `cpu`. `None` if another claim on them is alive.
+    /// Claims the sets of `cpu`. `None` if another claim on them exists.
     #[must_use]
     pub fn cpu(&self, cpu: usize) -> Option<Cpu<'_>> {
         let cpu = cpu % self.cpus.len();
@@ -60,12 +61,12 @@ impl Frames {
 }
 
 impl Cpu<'_> {
-    /// One block if the sets have it and memory is plentiful.
+    /// Allocates one block if the sets have it and memory is plentiful.
     #[inline(always)]
     #[must_use]
     pub fn hit(&self, gfp: Gfp, order: Order) -> Option<Pfn> {
         let list = list_index(order, gfp.migratetype().pcp_list()?);
-        // The main zone is by definition where requests for movable memory go.
+        // By definition, requests for movable memory go to the main zone.
         let routed =
             gfp.zone_kind() == ZoneKind::Movable || self.kinds >> (gfp.zone_kind() as u8) & 1 != 0;
         if !routed || gfp.has(Gfp::WRITE) || !self.gate.enter() {
@@ -76,7 +77,7 @@ impl Cpu<'_> {
         pfn.map(Pfn)
     }
 
-    /// One block for `request`; see [`Frames::alloc_on`].
+    /// Allocates one block for `request`; see [`Frames::alloc_on`].
     #[inline(always)]
     pub fn alloc(&self, request: &Request, host: &dyn Host) -> Option<Pfn> {
         match self.hit(request.gfp, request.order) {
@@ -85,7 +86,8 @@ impl Cpu<'_> {
         }
     }
 
-    /// By value, so that on a hit the request never needs an address.
+    /// Allocates after a miss. `request` comes by value, so that on a hit the request never needs
+    /// an address.
     #[cold]
     #[inline(never)]
     fn missed(&self, request: Request, host: &dyn Host) -> Option<Pfn> {
@@ -94,7 +96,7 @@ impl Cpu<'_> {
             .or_else(|| self.frames.miss(self.who(), request, host))
     }
 
-    /// Gives a block back. On a refusal nothing has changed.
+    /// Frees a block. A refused free changes nothing.
     #[inline(always)]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         if let Some(word) = self.blocks.get(BlockMap::index(pfn))
@@ -115,7 +117,7 @@ impl Cpu<'_> {
         Who { cpu: self.cpu as usize, owner: true }
     }
 
-    /// The CPU's number.
+    /// Returns the CPU's number.
     #[must_use]
     pub fn number(&self) -> usize {
         self.cpu as usize
@@ -129,7 +131,7 @@ impl Drop for Cpu<'_> {
 }
 
 impl CpuSets {
-    /// The zone that ordinary requests of this CPU try first, if hits are possible.
+    /// Returns the zone that ordinary requests of this CPU try first, if hits are possible.
     pub(super) fn main_route(&self) -> Option<usize> {
         let route = self.routes[ZoneKind::Movable as usize];
         (route != NO_ROUTE).then_some(usize::from(route))

@@ -1,11 +1,11 @@
-//! Contiguous ranges: a stretch of frames is cleared of its users and taken as a whole.
+//! Contiguous ranges: frees a stretch of frames from its users and allocates it as a whole.
 //!
 //! ```text
-//! isolate the pageblocks -> drain all sets -> move users out -> take what is wanted -> end
-//! isolation
+//! isolate the pageblocks -> drain all sets -> move users out -> take the range -> end isolation
 //! ```
-//! While isolated, free frames of the blocks serve nobody and are not counted; frames freed
-//! meanwhile go past the sets to the store. If a user cannot be moved, everything is as before.
+//! While blocks are isolated, their free frames serve no request and are not counted. Frames freed
+//! meanwhile bypass the sets and go to the store. If a user cannot be moved, everything is as
+//! before.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,17 +14,17 @@ use super::frames::{Frames, Zone};
 use super::kinds::{Migratetype, Order, PAGEBLOCK_PAGES};
 use crate::types::Pfn;
 
-/// Rounds of moving users out before giving up.
+/// Rounds of moving users out before the allocation fails.
 const ROUNDS_MAX: u32 = 5;
 
-/// Why a range could not be had.
+/// The reason why a range could not be allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ContigError {
-    /// Not within one zone, or empty.
+    /// The range is empty or not within one zone.
     Range,
-    /// A pageblock is isolated by somebody else.
+    /// Another caller has isolated a pageblock of the range.
     Isolated(Pfn),
-    /// This frame's user could not be moved.
+    /// The user of this frame could not be moved.
     Busy(Pfn),
     /// No CMA range is large enough.
     NoRange,
@@ -44,10 +44,10 @@ impl fmt::Display for ContigError {
 impl std::error::Error for ContigError {}
 
 impl Frames {
-    /// Takes exactly `range`. `migrate` is called for frames in use: it moves the contents
-    /// elsewhere, frees the frame through this allocator, and says whether it could.
+    /// Allocates exactly `range`. `migrate` is called for frames in use. It moves the contents
+    /// elsewhere, frees the frame through this allocator, and returns whether it could.
     ///
-    /// The frames are handed out one by one: they are freed at order 0.
+    /// The frames are allocated one by one, so the caller frees them at order 0.
     pub fn alloc_contig(
         &self,
         range: Range<u32>,
@@ -111,8 +111,8 @@ impl Frames {
         (!range.is_empty() && range.start >= span.start && range.end <= span.end).then_some(zone)
     }
 
-    /// Takes `pages` contiguous frames, aligned to `align`, from the CMA ranges of `zone`: the
-    /// first place whose users can be moved.
+    /// Allocates `pages` contiguous frames, aligned to `align`, from the CMA ranges of `zone`.
+    /// Takes the first range whose users can be moved.
     pub fn alloc_cma(
         &self,
         zone: usize,
@@ -144,7 +144,7 @@ impl Frames {
         Err(failure)
     }
 
-    /// Gives back a range taken by [`alloc_contig`](Self::alloc_contig) or
+    /// Frees a range allocated by [`alloc_contig`](Self::alloc_contig) or
     /// [`alloc_cma`](Self::alloc_cma).
     pub fn free_contig(&self, cpu: usize, range: Range<u32>) -> Result<(), super::checks::BadFree> {
         range.into_iter().try_for_each(|pfn| self.free_on(cpu, Pfn(pfn), Order::ZERO))

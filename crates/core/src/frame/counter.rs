@@ -1,19 +1,20 @@
 //! Counters with per-CPU deltas.
 //!
-//! A change goes to the delta of the CPU that makes it and reaches the shared count only when the
-//! delta strays past a threshold, so that a busy count does not bounce between processors.
+//! Each CPU adds its changes to a delta of its own. A delta is added to the shared count only when
+//! it passes a threshold. So the cache line of a busy count does not bounce between CPUs.
 //!
 //! Invariants:
 //! * COUNTER-1: at quiescence the shared count plus all deltas is exactly the sum of all changes.
-//! * COUNTER-2: at quiescence no delta is further from 0 than the threshold in force when it last changed.
+//! * COUNTER-2: at quiescence no delta is further from 0 than the threshold in force when it last
+//!   changed.
 //!
-//! The CPU number only chooses a delta: two threads that use the same one lose nothing, since
+//! The CPU number only chooses a delta. Two threads that use one number lose no change, because
 //! deltas change by atomic addition. A flush takes a delta to 0 before it adds it to the shared
-//! count; a reader in between misses at most that one delta.
+//! count. A reader between these two steps misses at most that one delta.
 
 use super::sync::{AtomicI32, AtomicI64, AtomicU32, Relaxed};
 
-/// What is counted per zone, in the order of zoneinfo.
+/// The items counted per zone, in the order of zoneinfo.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
 pub enum ZoneItem {
@@ -21,26 +22,26 @@ pub enum ZoneItem {
     FreePages,
     /// Free pages in blocks of at least a pageblock.
     FreePagesBlocks,
-    /// On the inactive list of anonymous pages.
+    /// Pages on the inactive list of anonymous pages.
     InactiveAnon,
-    /// On the active list of anonymous pages.
+    /// Pages on the active list of anonymous pages.
     ActiveAnon,
-    /// On the inactive list of file pages.
+    /// Pages on the inactive list of file pages.
     InactiveFile,
-    /// On the active list of file pages.
+    /// Pages on the active list of file pages.
     ActiveFile,
-    /// Not evictable.
+    /// Unevictable pages.
     Unevictable,
-    /// Dirty or under writeback.
+    /// Pages that are dirty or under writeback.
     WritePending,
-    /// Locked in memory.
+    /// Pages locked in memory.
     Mlock,
     /// Free pages in CMA blocks.
     FreeCma,
 }
 
 impl ZoneItem {
-    /// All, in order.
+    /// All items, in order.
     pub const ALL: [Self; 10] = [
         Self::FreePages,
         Self::FreePagesBlocks,
@@ -54,7 +55,7 @@ impl ZoneItem {
         Self::FreeCma,
     ];
 
-    /// The name in vmstat.
+    /// Returns the name in vmstat.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,7 +84,7 @@ struct Deltas([AtomicI32; ITEMS]);
 #[repr(align(64))]
 struct Shared([AtomicI64; ITEMS]);
 
-/// A zone's counters.
+/// The counters of a zone.
 #[derive(Debug)]
 pub struct Counters {
     shared: Shared,
@@ -92,7 +93,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// All zero.
+    /// Creates counters that are all zero.
     #[must_use]
     pub fn new(cpus: usize, threshold: u32) -> Self {
         Self {
@@ -129,14 +130,14 @@ impl Counters {
         }
     }
 
-    /// The shared count, never below 0: off by at most the sum of the deltas.
+    /// Returns the shared count, never below 0. It is off by at most the sum of the deltas.
     #[must_use]
     #[inline(always)]
     pub fn read(&self, item: ZoneItem) -> u64 {
         self.shared.0[item as usize].load(Relaxed).max(0) as u64
     }
 
-    /// The shared count and all deltas, never below 0.
+    /// Returns the shared count plus all deltas, never below 0.
     #[must_use]
     pub fn snapshot(&self, item: ZoneItem) -> u64 {
         let deltas: i64 =
@@ -151,18 +152,18 @@ impl Counters {
         }
     }
 
-    /// Changes how far deltas may stray from now on.
+    /// Changes the threshold beyond which a delta is added to the shared count.
     pub fn set_threshold(&self, threshold: u32) {
         self.threshold.store(threshold, Relaxed);
     }
 
-    /// How far deltas may stray.
+    /// Returns the threshold of the deltas.
     #[must_use]
     pub fn threshold(&self) -> u32 {
         self.threshold.load(Relaxed)
     }
 
-    /// The largest distance of one delta of `item` from 0.
+    /// Returns the largest distance of a delta of `item` from 0.
     #[must_use]
     pub fn drift(&self, item: ZoneItem) -> u32 {
         let of = |cpu: &Deltas| cpu.0[item as usize].load(Relaxed).unsigned_abs();

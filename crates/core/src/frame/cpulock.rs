@@ -1,4 +1,4 @@
-//! Who may touch a CPU's page sets: a lock that costs its regular owner nothing.
+//! The lock of a CPU's page sets. It costs its regular owner no locked instruction.
 //!
 //! ```text
 //! owner   busy=1; light fence; stop==0? work; busy=0      only while claimed, one owner at a time
@@ -10,21 +10,21 @@
 //! * CPULOCK-2: `claimed` changes only while `stop` is held.
 //!
 //! The owner's store of `busy` must be visible before its load of `stop`, or a remote could miss
-//! it. With a [`RemoteFence`] (membarrier) the remote's heavy fence orders the owner's accesses
-//! from outside and the light fence only binds the compiler; without one both fences are full.
+//! it. With a [`RemoteFence`] (membarrier) the remote's heavy fence orders the owner's accesses.
+//! The light fence then only restrains the compiler. Without a remote fence both fences are full.
 
 use std::fmt;
 
 use super::sync::{Acquire, AtomicU32, Relaxed, Release, compiler_only_fence, full_fence, relax};
 
-/// A fence on behalf of every other thread of the process: after `heavy` returns, each of them has
+/// A fence on behalf of every other thread of the process. When `heavy` returns, each of them has
 /// passed a full fence since the call began.
 pub trait RemoteFence: Send + Sync + fmt::Debug {
     /// Makes every running thread pass a full fence.
     fn heavy(&self);
 }
 
-/// See the head of the file.
+/// The lock of one CPU's sets, with the states `busy`, `stop` and `claimed`.
 #[derive(Debug)]
 pub(super) struct CpuLock {
     busy: AtomicU32,
@@ -37,7 +37,8 @@ impl CpuLock {
         Self { busy: AtomicU32::new(0), stop: AtomicU32::new(0), claimed: AtomicU32::new(0) }
     }
 
-    /// The owner's way in; false while somebody else is at work. `light`: a remote fence exists.
+    /// Enters as the owner. Returns false while another caller holds the lock. `light`: a remote
+    /// fence exists.
     #[inline(always)]
     pub(super) fn enter_owner(&self, light: bool) -> bool {
         if light {
@@ -48,7 +49,8 @@ impl CpuLock {
         self.not_stopped(0)
     }
 
-    /// The same where a remote fence exists. Any bit in `trouble` forbids it too.
+    /// Enters as the owner where a remote fence exists. Returns false too if any bit in `trouble`
+    /// is set.
     #[inline(always)]
     pub(super) fn enter_light(&self, trouble: u32) -> bool {
         self.busy.store(1, Relaxed);
@@ -58,7 +60,8 @@ impl CpuLock {
 
     #[inline(always)]
     fn not_stopped(&self, trouble: u32) -> bool {
-        // Acquire pairs with the Release of `leave_stopped`: what it did to the sets is seen.
+        // Acquire pairs with the Release of `leave_stopped`, so the changes that caller made to the
+        // sets are visible.
         if self.stop.load(Acquire) | trouble == 0 {
             return true;
         }
@@ -84,7 +87,7 @@ impl CpuLock {
         }
     }
 
-    /// The way in for callers without a claim; false if the lock is held or somebody has the claim.
+    /// Enters without a claim. Returns false if the lock is held or another caller has the claim.
     #[inline]
     pub(super) fn try_enter_shared(&self) -> bool {
         if !self.try_stop() {
@@ -97,7 +100,7 @@ impl CpuLock {
         false
     }
 
-    /// Waits until nobody else is at work.
+    /// Enters as a remote caller. Waits until no other caller holds the lock.
     pub(super) fn enter_remote(&self, fence: Option<&dyn RemoteFence>) {
         self.stop();
         if self.claimed.load(Relaxed) == 0 {
@@ -120,7 +123,7 @@ impl CpuLock {
         self.stop.store(0, Release);
     }
 
-    /// Makes the caller the owner; false if there is one.
+    /// Makes the caller the owner. Returns false if there is an owner.
     pub(super) fn claim(&self) -> bool {
         self.stop();
         let free = self.claimed.load(Relaxed) == 0;
@@ -131,7 +134,7 @@ impl CpuLock {
         free
     }
 
-    /// The owner gives up its claim.
+    /// Ends the owner's claim.
     pub(super) fn unclaim(&self) {
         self.stop();
         self.claimed.store(0, Relaxed);
@@ -146,7 +149,7 @@ mod models {
     use loom::sync::atomic::AtomicU32 as Plain;
     use loom::thread;
 
-    /// A read and a write that lose an update unless they exclude each other.
+    /// Reads and writes `cell`. Two callers lose an update unless they exclude each other.
     fn bump(cell: &Plain) {
         let seen = cell.load(Relaxed);
         cell.store(seen + 1, Relaxed);

@@ -1,17 +1,16 @@
-//! The allocator: zones, per-CPU sets before them, and the ways in.
+//! The page-frame allocator: zones, the per-CPU sets before them, and the entry points.
 //!
-//! A caller either holds a [`Cpu`], the claim on one CPU's sets, and then a hit costs no locked
-//! instruction; or it names a CPU as a hint and takes that CPU's lock if it is free. In both ways
-//! the number is only a hint: where sets cannot be had, the zone itself serves.
+//! A caller can hold a [`Cpu`], the claim on one CPU's sets. Then a hit costs no locked
+//! instruction. Other callers name a CPU as a hint and take that CPU's lock if it is free. Where
+//! the sets cannot be used, the zone itself serves the request.
 //!
 //! Invariants:
-//! * FRAMES-1: a managed frame is in exactly one of: a zone's store, one set, a caller's hands, a leaked
-//!   block.
-//! * FRAMES-2: `FreePages` of a zone counts its store only; what sets hold is allocated as far as it
-//!   knows.
+//! * FRAMES-1: a managed frame is in exactly one place: a zone's store, one set, a caller's hands,
+//!   or a leaked block.
+//! * FRAMES-2: `FreePages` of a zone counts its store only. Frames in sets count as allocated.
 //!
-//! Lock order: a CPU's set lock, a CPU's scratch, a store's locks. No host callback under any of
-//! them.
+//! Lock order: a CPU's set lock, a CPU's scratch, a store's locks. No host callback runs under any
+//! of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ use super::sync::{AtomicU64, Mutex, Relaxed, lock};
 use super::watermark::Level;
 use crate::types::Pfn;
 
-/// The most blocks one refill or drain portion moves.
+/// Most blocks that one refill or drain portion moves.
 #[cfg(not(loom))]
 pub(super) const SCRATCH: usize = 2048;
 #[cfg(loom)]
@@ -45,14 +44,14 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// Sizes, marks and counters.
+    /// Returns the zone's sizes, watermarks and counters.
     #[must_use]
     pub fn state(&self) -> &ZoneState {
         &self.state
     }
 
-    /// Whether a request of `order` that may go as high as class `highest` passes the watermark at
-    /// `level`, boost included, with the plain count of free pages.
+    /// Whether a request of `order` passes the watermark at `level`, boost included. The request
+    /// may go as high as class `highest`. The count of free pages is the plain one.
     #[must_use]
     pub fn watermark_ok(
         &self,
@@ -65,7 +64,8 @@ impl Zone {
         self.watermark_ok_with(order, self.state.effective_mark(level), highest, flags, free)
     }
 
-    /// The same with a given mark and number of free pages.
+    /// Whether a request of `order` passes the watermark `mark` with `free` free pages. The request
+    /// may go as high as class `highest`.
     #[must_use]
     pub fn watermark_ok_with(
         &self,
@@ -79,7 +79,7 @@ impl Zone {
         self.state.watermark_ok(free, order.get(), mark, highest, flags, blocks)
     }
 
-    /// Free blocks in the store by order and migratetype.
+    /// Returns the free blocks in the store by order and migratetype.
     #[must_use]
     pub fn free_blocks(&self) -> [[u64; 6]; ORDERS] {
         self.store.counts()
@@ -93,18 +93,18 @@ impl Zone {
     }
 }
 
-/// One CPU's sets, one per zone.
+/// The sets of one CPU, one per zone.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct CpuSets {
     pub(super) gate: Arc<Gate>,
     pub(super) sets: Box<[Pcp]>,
     pub(super) node: usize,
-    /// By kind of zone: the first zone of a request, if hits are possible at all, or [`NO_ROUTE`].
+    /// By kind of zone: the first zone of a request. [`NO_ROUTE`] if hits are not possible.
     pub(super) routes: [u16; 6],
-    /// Room for one portion, used under `lock`.
+    /// Buffer for one portion, used under the CPU's lock.
     scratch: Mutex<Box<[u32]>>,
-    /// By zone: blocks and pages that went past the sets.
+    /// By zone: blocks and pages that bypassed the sets.
     pub(super) direct: Box<[Direct]>,
 }
 
@@ -123,7 +123,7 @@ impl CpuSets {
     }
 }
 
-/// The way in: whose sets, and whether they are claimed.
+/// The CPU whose sets a caller uses, and whether the caller has claimed them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Who {
     pub(super) cpu: usize,
@@ -140,12 +140,12 @@ pub struct Frames {
     pub(super) kinds: Vec<ZoneKind>,
     /// By kind of zone: the highest class that is not above it.
     classes: [u8; 6],
-    /// By node and highest class: zones in the order they are tried.
+    /// By node and highest class: the zones in the order in which they are tried.
     pub(super) zonelists: Vec<Vec<Vec<usize>>>,
     pub(super) fence: Option<Arc<dyn RemoteFence>>,
     pub(super) light: bool,
     sets_on: bool,
-    /// Hits need nothing but sets, and there are sets: no frame table.
+    /// Whether a hit needs nothing but the sets: sets exist and there is no frame table.
     pub(super) plain: bool,
     pub(super) switches: Arc<Switches>,
 }
@@ -190,43 +190,43 @@ impl Frames {
         }
     }
 
-    /// All zones, by node and then as given.
+    /// Returns all zones, by node and then in the order of the configuration.
     #[must_use]
     pub fn zones(&self) -> &[Zone] {
         &self.zones
     }
 
-    /// The frame table of checked mode.
+    /// Returns the frame table of checked mode.
     #[must_use]
     pub fn table(&self) -> Option<&FrameTable> {
         self.table.as_deref()
     }
 
-    /// The pageblock map.
+    /// Returns the pageblock map.
     #[must_use]
     pub fn blocks(&self) -> &BlockMap {
         &self.blocks
     }
 
-    /// CPUs.
+    /// Returns the number of CPUs.
     #[must_use]
     pub fn cpu_count(&self) -> usize {
         self.cpus.len()
     }
 
-    /// The node of a CPU.
+    /// Returns the node of a CPU.
     #[must_use]
     pub fn cpu_node(&self, cpu: usize) -> usize {
         self.cpus[cpu].node
     }
 
-    /// Nodes that have memory, or are before one that has.
+    /// Returns the number of nodes, up to the last one that has memory.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.zones.iter().map(|z| z.state.node + 1).max().unwrap_or(1)
     }
 
-    /// The class of a request: the position of the highest kind of zone it may use.
+    /// Returns the class of a request: the position of the highest kind of zone it may use.
     #[must_use]
     #[inline(always)]
     pub fn class_of(&self, gfp: Gfp) -> usize {
@@ -251,7 +251,7 @@ impl Frames {
         }
     }
 
-    /// The block if the preferred zone is far above its marks and the set has one.
+    /// Returns a block if the preferred zone is far above its watermarks and the set has one.
     #[inline(always)]
     fn hit(&self, sets: &CpuSets, owner: bool, gfp: Gfp, order: Order) -> Option<Pfn> {
         let zone = sets.routes[gfp.zone_kind() as usize] as usize;
@@ -265,7 +265,7 @@ impl Frames {
         pfn.map(Pfn)
     }
 
-    /// A block from `zone`, by way of the sets if they have it or can be refilled.
+    /// Takes a block from `zone`, through the sets if they have it or can be refilled.
     pub(super) fn rmqueue(&self, who: Who, zone: &Zone, want: &Want) -> Option<Pfn> {
         loop {
             let pfn = self.rmqueue_raw(who, zone, want)?;
@@ -307,7 +307,7 @@ impl Frames {
         Some(one[0])
     }
 
-    /// Takes from the store and, if that is when checks are due, looks at what came.
+    /// Takes blocks from the store, and checks them if checks are due at that moment.
     fn take_checked(&self, zone: &Zone, want: &Want, out: &mut [u32]) -> usize {
         let n = zone.store.take(&zone.state, want, out);
         let Some(table) =
@@ -327,7 +327,7 @@ impl Frames {
         kept
     }
 
-    /// Fills the list and pops from it. The caller is in.
+    /// Fills the list and pops a block from it. The caller has entered the sets.
     fn refill(&self, sets: &CpuSets, zone: &Zone, list: usize, want: &Want) -> Option<u32> {
         let set = &sets.sets[zone.state.index];
         let n = set.refill_count(list, zone.pressure()) as usize;
@@ -363,7 +363,7 @@ impl Frames {
         self.free_slow(who, pfn, order)
     }
 
-    /// Pushes on a set if nothing more is to be done.
+    /// Pushes a block on a set if no further step is needed.
     #[inline(always)]
     fn push_hit(
         &self,
@@ -424,7 +424,8 @@ impl Frames {
         Ok(())
     }
 
-    /// Pushes by the rule and drains what it says. The caller is in.
+    /// Pushes a block by the rule of the sets and drains as many pages as the rule says. The caller
+    /// has entered the sets.
     fn push(&self, sets: &CpuSets, zone: &Zone, list: usize, pfn: u32) {
         let set = &sets.sets[zone.state.index];
         let index = zone.state.index;
@@ -441,7 +442,7 @@ impl Frames {
         }
     }
 
-    /// Drains a set; the caller is in.
+    /// Drains a set. The caller has entered the sets.
     pub(super) fn drain_pages(&self, sets: &CpuSets, zone: usize, list: usize, pages: u32) {
         let cpu = self.number_of(sets);
         let z = &self.zones[zone];
@@ -455,14 +456,14 @@ impl Frames {
         self.cpus.iter().position(|c| std::ptr::eq(c, sets)).unwrap_or(0)
     }
 
-    /// The frames of one zone.
+    /// Returns the frames of one zone.
     #[must_use]
     pub fn span(&self, zone: usize) -> Range<u32> {
         self.zones[zone].state.span.clone()
     }
 }
 
-/// Node by node in order of distance; in a node, from the highest class down.
+/// Builds the zone lists: node by node in order of distance, in a node from the highest class down.
 fn zonelists(config: &Config, zones: &[Zone]) -> Vec<Vec<Vec<usize>>> {
     let distance = |a: usize, b: usize| {
         let given = config.distances.get(a).and_then(|row| row.get(b)).copied();
@@ -479,18 +480,18 @@ fn zonelists(config: &Config, zones: &[Zone]) -> Vec<Vec<Vec<usize>>> {
 }
 
 impl Frames {
-    /// The block if a hit suffices, for a caller without a claim.
+    /// Returns a block if a hit suffices, for a caller without a claim.
     #[inline]
     pub(super) fn hit_on(&self, cpu: usize, gfp: Gfp, order: Order) -> Option<Pfn> {
         self.hit(&self.cpus[cpu], false, gfp, order)
     }
 
-    /// The block if a hit suffices, for an owner where no remote fence exists.
+    /// Returns a block if a hit suffices, for an owner where no remote fence exists.
     pub(super) fn hit_heavy(&self, cpu: usize, gfp: Gfp, order: Order) -> Option<Pfn> {
         if self.light { None } else { self.hit(&self.cpus[cpu], true, gfp, order) }
     }
 
-    /// Gives a block back by way of the sets of `cpu`, a hint. On a refusal nothing has changed.
+    /// Frees a block through the sets of `cpu`, which is a hint. A refused free changes nothing.
     pub fn free_on(&self, cpu: usize, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         let cpu = cpu % self.cpus.len();
         self.free_unusual(Who { cpu, owner: false }, pfn, order)

@@ -1,31 +1,32 @@
-//! What the owner of a CPU's sets looks at on a hit, together on cache lines of its own.
+//! The data that the owner of a CPU's sets reads on a hit, together on cache lines of its own.
 //!
-//! Two words say whether a hit is possible: the lock's `stop`, and `trouble`, which repeats what the
-//! main zone's flags say (none set: no trouble), so that nothing else of the zone is read.
+//! Two words say whether a hit is possible: the lock's `stop`, and `trouble`. `trouble` repeats
+//! whether the main zone has any flag set. So a hit reads nothing else of the zone.
 //!
-//! Invariant: once changes of the zone's flags have ended, `trouble` agrees with them. In between a
-//! hit may be had, or missed, that the flags would decide otherwise: they are advice.
+//! Invariant: once changes of the zone's flags have ended, `trouble` agrees with them. Until then a
+//! hit may succeed, or fail, against the flags, which are only advice.
 
 use super::cpulock::CpuLock;
 use super::pcp::NO_TYPE;
 use super::sync::{AtomicU32, AtomicU64, Relaxed};
 
-/// The zone's flags say something.
+/// Bit of `trouble`: a flag of the main zone is set.
 const FLAGS: u32 = 1;
-/// Owners never hit: there is no main zone with plain sets, or no remote fence.
+/// Bit of `trouble`: owners never hit, because there is no main zone with plain sets, or no remote
+/// fence.
 const CLOSED: u32 = 2;
 const NO_ZONE: u32 = u32::MAX;
-/// The word of blocks that no zone has, and a list that holds nothing.
+/// The word of blocks that no zone has, and a list that holds no block.
 const NOTHING: u64 = (NO_TYPE as u64) << 32;
 
-/// See the head of the file.
+/// The words that a hit of one CPU reads.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Gate {
     pub(super) lock: CpuLock,
     trouble: AtomicU32,
-    /// Low half: the pageblock word of the last refill from the main zone, where a push needs
-    /// nothing but room; most frees are of that kind. High half: the index of its lists.
+    /// Low half: the pageblock word of the last refill from the main zone, if a push needs nothing
+    /// but room. Most frees are of that kind. High half: the index of its lists.
     usual: AtomicU64,
     /// The zone that ordinary requests try first.
     main: AtomicU32,
@@ -41,7 +42,7 @@ impl Gate {
         }
     }
 
-    /// Owners may hit, by way of zone `main`.
+    /// Lets owners hit, in zone `main`.
     pub(super) fn open(&self, main: usize) {
         self.main.store(main as u32, Relaxed);
         self.trouble.fetch_and(!CLOSED, Relaxed);
@@ -51,7 +52,7 @@ impl Gate {
         self.main.load(Relaxed) == zone as u32
     }
 
-    /// Repeats whether any flag of the main zone is set.
+    /// Sets `trouble` according to whether the main zone has any flag set.
     pub(super) fn set_flags(&self, any: bool) {
         if any {
             self.trouble.fetch_or(FLAGS, Relaxed);
@@ -60,7 +61,8 @@ impl Gate {
         }
     }
 
-    /// The owner's way in for a hit; false if somebody else is at work or there is trouble.
+    /// Enters as the owner for a hit. Returns false if another caller holds the lock or there is
+    /// trouble.
     #[inline(always)]
     pub(super) fn enter(&self) -> bool {
         self.lock.enter_light(self.trouble.load(Relaxed))
@@ -75,7 +77,8 @@ impl Gate {
         self.usual.store((t as u64) << 32 | u64::from(word), Relaxed);
     }
 
-    /// The index of lists for frames of a pageblock with this word, if it is the usual one.
+    /// Returns the index of lists for frames of a pageblock with this word, if it is the usual
+    /// word.
     #[inline(always)]
     pub(super) fn usual_type(&self, word: u16) -> Option<usize> {
         let usual = self.usual.load(Relaxed);

@@ -1,47 +1,48 @@
-//! The nouns of the page-frame allocator: orders, migratetypes, zone kinds, request and test flags.
+//! The basic types of the page-frame allocator: orders, migratetypes, zone kinds, request and test
+//! flags.
 
 use std::fmt;
 
-/// The largest block is `1 << MAX_ORDER` frames.
+/// Order of the largest block, which has `1 << MAX_ORDER` frames.
 pub const MAX_ORDER: u8 = 10;
 /// Number of orders.
 pub const ORDERS: usize = MAX_ORDER as usize + 1;
-/// log2 of the frames in a pageblock, the unit that carries a migratetype; the order of a huge
+/// log2 of the frames in a pageblock, the unit that carries a migratetype. Also the order of a huge
 /// page.
 pub const PAGEBLOCK_ORDER: u8 = 9;
 /// Frames in a pageblock.
 pub const PAGEBLOCK_PAGES: u32 = 1 << PAGEBLOCK_ORDER;
-/// Requests above this order are costly: they are not retried for ever.
+/// Requests above this order are costly: the allocator does not retry them for ever.
 pub const COSTLY_ORDER: u8 = 3;
 /// Frames in a block of the largest order.
 pub const MAX_BLOCK_PAGES: u32 = 1 << MAX_ORDER;
 
-/// log2 of a block's frames, at most [`MAX_ORDER`].
+/// Order of a block: log2 of its frames, at most [`MAX_ORDER`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Order(u8);
 
 impl Order {
-    /// One frame.
+    /// The order of one frame.
     pub const ZERO: Self = Self(0);
-    /// A huge page.
+    /// The order of a huge page.
     pub const HUGE: Self = Self(PAGEBLOCK_ORDER);
-    /// The largest block.
+    /// The order of the largest block.
     pub const MAX: Self = Self(MAX_ORDER);
 
-    /// `order`, if the allocator has blocks of it.
+    /// Returns `order` if the allocator has blocks of it.
     #[must_use]
     pub const fn new(order: u8) -> Option<Self> {
         if order <= MAX_ORDER { Some(Self(order)) } else { None }
     }
 
-    /// As a number.
+    /// Returns the order as a number.
     #[must_use]
     #[inline(always)]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// Frames in a block of this order.
+    /// Returns the number of frames in a block of this order.
     #[must_use]
     #[inline(always)]
     pub const fn pages(self) -> u32 {
@@ -49,26 +50,26 @@ impl Order {
     }
 }
 
-/// What may be done with the frames of a pageblock, and so which requests it serves.
+/// The type of a pageblock: how its frames may be used, and so which requests it serves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Migratetype {
-    /// Frames that stay where they are.
+    /// Frames whose contents cannot be moved.
     Unmovable = 0,
     /// Frames whose contents can be moved.
     Movable = 1,
-    /// Frames that can be given back on request.
+    /// Frames whose contents can be reclaimed on request.
     Reclaimable = 2,
-    /// Kept for high-order requests that cannot wait.
+    /// Reserved for high-order requests that cannot wait.
     HighAtomic = 3,
-    /// Lent to movable requests until a contiguous range is asked for.
+    /// CMA: serves movable requests until a contiguous range is allocated.
     Cma = 4,
-    /// Taken out of use.
+    /// Isolated: serves no request.
     Isolate = 5,
 }
 
 impl Migratetype {
-    /// All, in the order of the kernel's tables.
+    /// All types, in the order of the kernel's tables.
     pub const ALL: [Self; 6] = [
         Self::Unmovable,
         Self::Movable,
@@ -78,7 +79,7 @@ impl Migratetype {
         Self::Isolate,
     ];
 
-    /// From its number; numbers beyond the last are `Isolate`.
+    /// Returns the type of a number; numbers beyond the last type are `Isolate`.
     #[must_use]
     #[inline(always)]
     pub const fn from_bits(bits: u8) -> Self {
@@ -92,20 +93,20 @@ impl Migratetype {
         }
     }
 
-    /// Its place in tables.
+    /// Returns the index of the type in tables.
     #[must_use]
     #[inline(always)]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Blocks of two mergeable types may merge; the others keep to themselves.
+    /// Whether blocks of this type may merge with blocks of other mergeable types.
     #[must_use]
     pub const fn mergeable(self) -> bool {
         matches!(self, Self::Unmovable | Self::Movable | Self::Reclaimable)
     }
 
-    /// Whose blocks to take when this type has none left, nearest first.
+    /// Returns the types whose blocks serve when this type has none left, in order of preference.
     #[must_use]
     pub const fn fallbacks(self) -> &'static [Self] {
         match self {
@@ -116,7 +117,8 @@ impl Migratetype {
         }
     }
 
-    /// The list of a per-CPU set that holds frames of this type; `None` for isolated frames.
+    /// Returns the list of a per-CPU set that holds frames of this type; `None` for isolated
+    /// frames.
     #[must_use]
     #[inline(always)]
     pub const fn pcp_list(self) -> Option<usize> {
@@ -128,7 +130,7 @@ impl Migratetype {
         }
     }
 
-    /// The name in pagetypeinfo.
+    /// Returns the name in pagetypeinfo.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -142,7 +144,7 @@ impl Migratetype {
     }
 }
 
-/// The classes of memory, lowest first.
+/// The kinds of zone (classes of memory), lowest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ZoneKind {
     /// The first 16 MiB.
@@ -160,7 +162,7 @@ pub enum ZoneKind {
 }
 
 impl ZoneKind {
-    /// The name in zoneinfo.
+    /// Returns the name in zoneinfo.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -173,13 +175,13 @@ impl ZoneKind {
         }
     }
 
-    /// High zones are left out of the low-memory sums that watermarks are shared out by.
+    /// Whether the zone is high memory, which the low-memory sum behind the watermarks leaves out.
     #[must_use]
     pub const fn is_high(self) -> bool {
         matches!(self, Self::HighMem | Self::Movable)
     }
 
-    /// The default divisor of the memory that higher classes may not take from this zone.
+    /// Returns the default divisor of the memory that higher classes may not take from this zone.
     #[must_use]
     pub const fn reserve_ratio(self) -> u64 {
         match self {
@@ -215,20 +217,20 @@ macro_rules! flag_set {
                 self.0 & flags.0 != 0
             }
 
-            /// With `flags`.
+            /// Returns the set with `flags` added.
             #[must_use]
             #[inline(always)]
             pub const fn with(self, flags: Self) -> Self {
                 Self(self.0 | flags.0)
             }
 
-            /// With `flags` if `on`.
+            /// Returns the set with `flags` added if `on`.
             #[must_use]
             pub const fn with_if(self, flags: Self, on: bool) -> Self {
                 if on { self.with(flags) } else { self }
             }
 
-            /// Without `flags`.
+            /// Returns the set with `flags` removed.
             #[must_use]
             #[inline(always)]
             pub const fn without(self, flags: Self) -> Self {
@@ -252,7 +254,7 @@ macro_rules! flag_set {
 }
 
 flag_set! {
-    /// How one attempt tests watermarks and chooses blocks.
+    /// Flags for one attempt: how it tests watermarks and chooses blocks.
     AllocFlags {
         /// The caller cannot wait.
         NON_BLOCK = 0;
@@ -260,11 +262,11 @@ flag_set! {
         MIN_RESERVE = 1;
         /// May use blocks kept for high-order requests that cannot wait.
         HIGHATOMIC = 2;
-        /// An OOM victim on its way out.
+        /// The caller is an OOM victim that is exiting.
         OOM = 3;
         /// May use CMA blocks.
         CMA = 4;
-        /// Rather another zone than mixed pageblocks.
+        /// Prefers another zone to mixing pageblocks.
         NOFRAGMENT = 5;
         /// May wake kswapd.
         KSWAPD = 6;
@@ -274,17 +276,17 @@ flag_set! {
 }
 
 flag_set! {
-    /// What a request allows and where it may be served.
+    /// Flags of a request: what the allocator may do for it, and where it may be served.
     Gfp {
-        /// From the DMA zone.
+        /// The memory comes from the DMA zone.
         DMA = 0;
-        /// From DMA32 or below.
+        /// The memory comes from DMA32 or below.
         DMA32 = 1;
         /// May use high memory.
         HIGHMEM = 2;
         /// The contents can be moved.
         MOVABLE = 3;
-        /// The contents can be given back.
+        /// The contents can be reclaimed.
         RECLAIMABLE = 4;
         /// Important: may use reserves.
         HIGH = 5;
@@ -292,29 +294,29 @@ flag_set! {
         IO = 6;
         /// May call into file systems.
         FS = 7;
-        /// May reclaim on its own time.
+        /// May reclaim directly, in the caller's own time.
         DIRECT = 8;
         /// May wake kswapd.
         KSWAPD = 9;
-        /// The frame is about to be written: mind dirty limits.
+        /// The frame is about to be written, so dirty limits apply.
         WRITE = 10;
-        /// Try hard, but do not kill for it.
+        /// Tries hard, but does not kill.
         RETRY_MAYFAIL = 11;
         /// Must not fail.
         NOFAIL = 12;
-        /// Give up after one round.
+        /// Gives up after one round.
         NORETRY = 13;
         /// The caller frees memory: watermarks do not apply.
         MEMALLOC = 14;
-        /// Reserves are off limits whatever else is said.
+        /// Reserves may not be used, whatever the other flags say.
         NOMEMALLOC = 15;
-        /// Only from the given node.
+        /// The memory comes only from the given node.
         THISNODE = 16;
-        /// Keep to the cpuset.
+        /// The cpuset applies.
         HARDWALL = 17;
-        /// A compound page.
+        /// The block is a compound page.
         COMP = 18;
-        /// No warning on failure.
+        /// A failure prints no warning.
         NOWARN = 19;
     }
 }
@@ -335,14 +337,14 @@ impl Gfp {
     /// An ordinary page of a program.
     pub const HIGHUSER_MOVABLE: Self =
         Self::KERNEL.with(Self::HARDWALL).with(Self::HIGHMEM).with(Self::MOVABLE);
-    /// A huge page if one is at hand.
+    /// A huge page if one is free.
     pub const TRANSHUGE_LIGHT: Self = Self::HIGHUSER_MOVABLE
         .with(Self::COMP)
         .with(Self::NOMEMALLOC)
         .with(Self::NOWARN)
         .without(Self::RECLAIM);
 
-    /// The migratetype asked for.
+    /// Returns the migratetype of the request.
     #[must_use]
     #[inline(always)]
     pub const fn migratetype(self) -> Migratetype {
@@ -355,7 +357,7 @@ impl Gfp {
         }
     }
 
-    /// The highest class of memory that may serve it.
+    /// Returns the highest kind of zone that may serve the request.
     #[must_use]
     pub const fn zone_kind(self) -> ZoneKind {
         if self.has(Self::DMA) {
@@ -372,7 +374,7 @@ impl Gfp {
     }
 }
 
-/// When the sanity of a frame on its way out is checked.
+/// When the allocator checks the sanity of a frame that it hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Checks {
     /// Every frame of a refill, while the zone lock is held.
@@ -381,7 +383,7 @@ pub enum Checks {
     AfterLock,
     /// Every frame as it leaves the allocator and as it comes back.
     OnPop,
-    /// Never; frames carry no state.
+    /// No frame is checked; frames carry no state.
     #[default]
     Off,
 }
@@ -390,7 +392,7 @@ impl Checks {
     /// All alternatives.
     pub const ALL: [Self; 4] = [Self::UnderLock, Self::AfterLock, Self::OnPop, Self::Off];
 
-    /// The name on command lines and in reports.
+    /// Returns the name on command lines and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -402,7 +404,7 @@ impl Checks {
     }
 }
 
-/// How the count of free CMA frames follows a refill.
+/// When a refill updates the count of free CMA frames.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CmaCount {
     /// One update per block, under the lock.
@@ -410,7 +412,7 @@ pub enum CmaCount {
     /// One update per refill, under the lock.
     #[default]
     InLock,
-    /// One update per refill, after the lock is dropped: wrong in between.
+    /// One update per refill, after the lock is dropped; the count is wrong in between.
     AfterUnlock,
 }
 
@@ -418,7 +420,7 @@ impl CmaCount {
     /// All alternatives.
     pub const ALL: [Self; 3] = [Self::PerPage, Self::InLock, Self::AfterUnlock];
 
-    /// The name on command lines and in reports.
+    /// Returns the name on command lines and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,5 @@
-//! A machine's memory as data: nodes, zones, and the choices of mechanism; built into [`Frames`].
+//! The description of a machine's memory: nodes, zones, and the choices of mechanism; built into
+//! [`Frames`].
 
 use std::fmt;
 use std::ops::Range;
@@ -19,29 +20,29 @@ use super::switches::Switches;
 use super::sync::{AtomicI64, AtomicU32, AtomicU64};
 use super::watermark::{self, BOOST_FACTOR_DEFAULT, SCALE_FACTOR_DEFAULT};
 
-/// One zone. All ranges are frame numbers.
+/// The description of one zone. All ranges are frame numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ZoneSpec {
-    /// What kind of memory.
+    /// The kind of memory.
     pub kind: ZoneKind,
-    /// All of it, holes included; starts at a multiple of 1024 frames.
+    /// All frames of the zone, holes included; starts at a multiple of 1024 frames.
     pub span: Range<u32>,
-    /// Parts without memory.
+    /// Ranges without memory.
     pub holes: Vec<Range<u32>>,
-    /// Memory taken before the allocator starts.
+    /// Memory that is taken before the allocator starts.
     pub reserved: Vec<Range<u32>>,
-    /// Parts lent to movable requests only; whole pageblocks.
+    /// CMA ranges, which serve movable requests only; whole pageblocks.
     pub cma: Vec<Range<u32>>,
 }
 
 impl ZoneSpec {
-    /// A zone without holes, all of it free.
+    /// Creates a zone without holes, with all memory free.
     #[must_use]
     pub fn new(kind: ZoneKind, span: Range<u32>) -> Self {
         Self { kind, span, holes: Vec::new(), reserved: Vec::new(), cma: Vec::new() }
     }
 
-    /// The parts that hold memory the allocator owns.
+    /// Returns the ranges of memory that the allocator owns.
     fn memory(&self) -> Vec<Range<u32>> {
         let mut cuts: Vec<_> = self.holes.iter().chain(&self.reserved).cloned().collect();
         cuts.sort_by_key(|cut| cut.start);
@@ -64,7 +65,7 @@ impl ZoneSpec {
     }
 }
 
-/// Which store keeps the free frames.
+/// The store that keeps the free frames.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Backend {
     /// Free lists with the kernel's placement.
@@ -74,7 +75,7 @@ pub enum Backend {
     Bitmaps,
 }
 
-/// Why a layout cannot be built.
+/// The reason why a layout cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutError {
     /// No zone, no CPU, or too many zones.
@@ -101,40 +102,41 @@ impl std::error::Error for LayoutError {}
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// The kinds of zone this machine has, lowest first; classes of requests are positions in it.
+    /// The kinds of zone this machine has, lowest first. The class of a request is a position in
+    /// this list.
     pub kinds: Vec<ZoneKind>,
     /// Zones by node.
     pub nodes: Vec<Vec<ZoneSpec>>,
     /// The node of each CPU.
     pub cpus: Vec<usize>,
-    /// Distances between nodes; empty: by number.
+    /// Distances between nodes. If empty, the difference of the node numbers is used.
     pub distances: Vec<Vec<u32>>,
-    /// KiB kept free; `None`: by the size of memory.
+    /// KiB kept free; `None` computes it from the size of memory.
     pub min_free_kbytes: Option<u64>,
     /// Distance between watermarks in ten-thousandths of a zone.
     pub watermark_scale_factor: u64,
-    /// Frames by which one CPU's count may stray from its zone's at most; `None`: by the number of CPUs
-    /// and the size of the zone.
+    /// Frames by which one CPU's count may differ from its zone's count at most. `None` computes it
+    /// from the number of CPUs and the size of the zone.
     pub counter_slack: Option<u32>,
     /// Limit of a boost in ten-thousandths of the high mark; 0: no boost.
     pub watermark_boost_factor: u64,
-    /// Divisors of the memory kept from higher classes, by kind; `None`: the kernel's.
+    /// Divisors of the memory kept from higher classes, by kind; `None` uses the kernel's.
     pub reserve_ratio: Option<Vec<u64>>,
-    /// At least 8: fixes the kernel rule's `high` at that share of a zone.
+    /// A value of at least 8 fixes the kernel rule's `high` at that fraction of a zone.
     pub pcp_high_fraction: u64,
     /// The store of free frames.
     pub backend: Backend,
-    /// How per-CPU sets are sized; `None`: there are none.
+    /// The rule that sizes per-CPU sets; `None` means no sets.
     pub pcp: Option<PcpRule>,
-    /// When frames are checked, at first.
+    /// When frames are checked at the start.
     pub checks: Checks,
-    /// Checks can be switched on later: there is a frame table even if they are off.
+    /// Whether checks can be switched on later: a frame table exists even while they are off.
     pub checkable: bool,
-    /// How free CMA frames are counted, at first.
+    /// How free CMA frames are counted at the start.
     pub cma_count: CmaCount,
-    /// Who knows which frames can be moved.
+    /// The source that knows which frames can be moved.
     pub census: Arc<dyn Census>,
-    /// Who watches lock holds.
+    /// The observer of lock holds.
     pub meter: Option<Arc<dyn Meter>>,
     /// A fence on behalf of other threads, where the system has one.
     pub fence: Option<Arc<dyn RemoteFence>>,
@@ -154,7 +156,7 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// One node with these zones, `cpus` CPUs, and the best mechanisms measured.
+    /// Creates one node with these zones, `cpus` CPUs, and the mechanisms that measured best.
     #[must_use]
     pub fn node(kinds: &[ZoneKind], zones: Vec<ZoneSpec>, cpus: usize) -> Self {
         Self {
@@ -179,14 +181,14 @@ impl Config {
         }
     }
 
-    /// One node with one `Normal` zone of `frames` frames.
+    /// Creates one node with one `Normal` zone of `frames` frames.
     #[must_use]
     pub fn flat(frames: u32, cpus: usize) -> Self {
         let zone = ZoneSpec::new(ZoneKind::Normal, 0..frames);
         Self::node(&[ZoneKind::Normal], vec![zone], cpus)
     }
 
-    /// The same machine with the kernel's mechanisms: lists, and sets that tune themselves.
+    /// Changes to the kernel's mechanisms: free lists, and sets that tune themselves.
     #[must_use]
     pub fn faithful(mut self) -> Self {
         self.backend = Backend::Lists;
@@ -275,7 +277,7 @@ fn assign_blocks(config: &Config, map: &mut BlockMap) {
     }
 }
 
-/// The reserve of `zone` against each class, on its own node.
+/// Returns the reserve of `zone` against each class, on its own node.
 fn reserves(config: &Config, node: usize, class: usize) -> Vec<u64> {
     let of_kind = |kind: &ZoneKind| {
         config.nodes[node].iter().filter(|z| z.kind == *kind).map(managed).sum::<u64>()

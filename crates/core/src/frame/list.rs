@@ -4,26 +4,26 @@
 //! cold ring (kernel rule only)   | hot stack
 //! coldest ........ less cold     | [0] ........ [len - 1] popped and pushed here
 //! ```
-//! A hit is as short as can be: one word holds the stack's length and the count of pops, so that a
-//! pop changes both at once, and the check that an index lies in the stack is also the check that
-//! the list is not empty (a pop) or not full (a push). Only sets that grow large, by the kernel's
-//! rule, need the ring: drains take their coldest blocks without moving all others.
+//! A hit is as short as possible. One word holds the stack's length and the count of pops, so a pop
+//! changes both at once. The bounds check of the index also checks that the list is not empty (a
+//! pop) or not full (a push). Only sets that grow large, by the kernel's rule, need the ring. There
+//! drains take the coldest blocks without moving all others.
 //!
-//! Whoever uses a list holds its CPU's lock. No frame is touched.
+//! A caller that uses a list holds the lock of its CPU. No frame's memory is accessed.
 
 use super::sync::{AtomicU64, Owned32, Relaxed};
 
-/// The stack's length is the low part of the word.
+/// Bits of the word that hold the stack's length, from bit 0 on.
 const LEN_BITS: u32 = 16;
-/// One block less, one pop more.
+/// Added to the word by a pop: one block less, one pop more.
 const POP: u64 = (1 << LEN_BITS) - 1;
-/// The most blocks in a stack; an empty one's last index, 65535, lies beyond.
+/// Most blocks in a stack. The last index of an empty stack, 65535, lies beyond.
 pub(super) const HOT_MAX: u32 = 4096;
 
-/// See the head of the file.
+/// A list of free blocks of one order and type.
 #[derive(Debug)]
 pub(super) struct List {
-    /// Low 16 bits: blocks in `hot`. The others: blocks ever popped.
+    /// Low 16 bits: blocks in `hot`. High bits: blocks ever popped.
     word: AtomicU64,
     hot: Box<[Owned32]>,
     cold: Ring,
@@ -32,7 +32,7 @@ pub(super) struct List {
 }
 
 impl List {
-    /// A list of up to `hot + cold` blocks; the stack gets at most [`HOT_MAX`].
+    /// Creates a list of up to `hot + cold` blocks. The stack gets at most [`HOT_MAX`].
     pub(super) fn new(hot: u32, cold: u32) -> Self {
         Self {
             word: AtomicU64::new(0),
@@ -52,7 +52,7 @@ impl List {
         self.hot_len() + self.cold.len()
     }
 
-    /// Blocks it can hold.
+    /// Returns the number of blocks that the list can hold.
     pub(super) fn capacity(&self) -> u32 {
         self.hot.len() as u32 + self.cold.slots.len() as u32
     }
@@ -61,7 +61,7 @@ impl List {
         self.capacity() - self.len()
     }
 
-    /// The hottest block, if the stack has one.
+    /// Pops the hottest block, if the stack has one.
     #[inline(always)]
     pub(super) fn pop(&self) -> Option<u32> {
         let word = self.word.load(Relaxed);
@@ -70,7 +70,7 @@ impl List {
         Some(pfn)
     }
 
-    /// The same, with the stack filled up from the ring first if need be.
+    /// Pops the hottest block. Fills an empty stack from the ring first.
     pub(super) fn pop_any(&self) -> Option<u32> {
         if self.hot_len() == 0 {
             let n = (self.cold.len() as usize).min(self.hot.len() / 2 + 1).min(self.hot.len());
@@ -80,7 +80,7 @@ impl List {
         self.pop()
     }
 
-    /// On the hot end; false if the stack is full.
+    /// Pushes a block on the hot end. Returns false if the stack is full.
     #[inline(always)]
     pub(super) fn push(&self, pfn: u32) -> bool {
         let word = self.word.load(Relaxed);
@@ -90,7 +90,8 @@ impl List {
         true
     }
 
-    /// The same, with the colder half of a full stack moved to the ring. False if the list is full.
+    /// Pushes a block on the hot end. Moves the colder half of a full stack to the ring first.
+    /// Returns false if the list is full.
     pub(super) fn push_any(&self, pfn: u32) -> bool {
         if self.push(pfn) {
             return true;
@@ -105,7 +106,7 @@ impl List {
         self.push(pfn)
     }
 
-    /// Lets the stack down by its `n` coldest blocks, which are elsewhere now.
+    /// Removes the `n` coldest blocks from the stack, after they were copied elsewhere.
     fn sink(&self, n: usize) {
         let len = self.hot_len() as usize;
         for i in n..len {
@@ -114,8 +115,8 @@ impl List {
         self.word.store(self.word.load(Relaxed) - n as u64, Relaxed);
     }
 
-    /// Puts blocks at the cold end, to be popped in this order. The caller has made sure of room
-    /// and that the list is empty: nothing else is colder.
+    /// Puts blocks at the cold end, to be popped in this order. The caller has made sure that there
+    /// is room and that the list is empty.
     pub(super) fn append(&self, frames: &[u32]) {
         debug_assert!(self.len() == 0 && frames.len() as u32 <= self.capacity());
         let (first, rest) = frames.split_at(frames.len().min(self.hot.len()));
@@ -125,7 +126,7 @@ impl List {
         self.moved_in.fetch_add(frames.len() as u64, Relaxed);
     }
 
-    /// Takes the coldest blocks, coldest first; returns how many.
+    /// Takes the coldest blocks, coldest first. Returns how many.
     pub(super) fn take_cold(&self, out: &mut [u32]) -> usize {
         let mut n = (self.cold.len() as usize).min(out.len());
         out[..n].iter_mut().for_each(|out| *out = self.cold.pop_cold());
@@ -137,13 +138,13 @@ impl List {
         n
     }
 
-    /// Blocks ever popped.
+    /// Returns the number of blocks ever popped.
     #[inline]
     pub(super) fn pops(&self) -> u64 {
         self.word.load(Relaxed) >> LEN_BITS
     }
 
-    /// Blocks ever pushed: what came neither by a refill nor left by a drain.
+    /// Returns the number of blocks ever pushed. Blocks that came by a refill do not count.
     pub(super) fn pushes(&self) -> u64 {
         let out = self.pops() + self.moved_out.load(Relaxed) + u64::from(self.len());
         out - self.moved_in.load(Relaxed)
@@ -154,7 +155,8 @@ impl List {
     }
 }
 
-/// Blocks between a hot end and a cold end. Indices wrap; their difference is the length.
+/// A ring of blocks between a hot end and a cold end. The indices wrap; their difference is the
+/// length.
 #[derive(Debug)]
 struct Ring {
     hot: Owned32,
@@ -235,7 +237,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
 
-        /// Against a deque whose front is the hot end.
+        /// Compares with a deque whose front is the hot end.
         #[test]
         fn a_list_is_a_stack_whose_bottom_can_be_taken(
             hot in 1..12u32,

@@ -6,8 +6,8 @@
 //!           -> slow path: kswapd, compaction, reclaim, killing, by callback     slow
 //! a store keeps free blocks: lists (the kernel's placement) | bitmap (the fast one)
 //! ```
-//! `layout` is where a machine is described and every mechanism chosen; `checks` the frame table of
-//! checked mode; `contig` contiguous ranges; `text` the kernel's text formats.
+//! `layout` describes a machine and chooses every mechanism. `checks` is the frame table of checked
+//! mode, `contig` allocates contiguous ranges, `text` writes the kernel's text formats.
 
 mod alloc;
 mod alone;

@@ -1,4 +1,4 @@
-//! Models for loom: every schedule of a few threads within a bound on preemptions.
+//! Loom models: every schedule of a few threads within a bound on preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p ebb-mm --lib models --target-dir target-loom`
 
@@ -13,7 +13,8 @@ use super::{Backend, Config, Frames, Gfp, NoHost, Order, PcpRule, RemoteFence, R
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
-    // One schedule passes a drain, a few refills and the checks of both: more steps than usual.
+    // One schedule passes a drain, a few refills and the checks of both, so it takes more steps
+    // than usual.
     builder.max_branches = 20_000;
     builder.check(body);
 }
@@ -37,7 +38,8 @@ fn deltas_of_one_cpu_shared_by_two_threads_add_up() {
     });
 }
 
-/// Where a fence on behalf of others exists. Loom has none: both sides have full ones there.
+/// Stands for a system with a remote fence. Loom has no such fence, so both sides use full fences
+/// there.
 #[derive(Debug)]
 struct Fence;
 
@@ -64,7 +66,7 @@ fn everything_is_back(frames: &Frames) {
     assert_eq!(frames.zones()[0].free_blocks()[10].iter().sum::<u64>(), 1);
 }
 
-/// The owner of a CPU takes and frees while somebody else drains its sets.
+/// The owner of a CPU allocates and frees while another thread drains its sets.
 fn drain_against_free(backend: Backend, fence: bool) {
     model(2, move || {
         let frames = Arc::new(small(backend, fence));
@@ -106,7 +108,7 @@ fn a_drain_and_frees_lose_nothing_with_lists_where_a_remote_fence_exists() {
     drain_against_free(Backend::Lists, true);
 }
 
-/// Flags come and go from two sides: in the end the gate says what they say.
+/// Two threads set and clear flags. At the end the gate must agree with the flags.
 #[test]
 fn trouble_at_the_gate_follows_the_flags() {
     model(3, || {

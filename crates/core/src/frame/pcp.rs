@@ -1,10 +1,11 @@
-//! One zone's page set on one CPU: free blocks that are taken and given back without the zone's
+//! One zone's page set on one CPU: free blocks that are allocated and freed without the zone's
 //! lock.
 //!
-//! Blocks are popped and pushed at the hot end of a [`List`]. Refills go to its cold end, so that a
-//! consumer gets them in ascending order; drains take the coldest blocks. No frame is touched.
+//! Blocks are popped and pushed at the hot end of a [`List`]. A refill puts blocks at the cold end
+//! in the order in which they are popped, so a consumer gets them in ascending order. A drain takes
+//! the coldest blocks. No frame's memory is accessed.
 //!
-//! Whoever uses a set holds its CPU's lock; fields are plain memory otherwise.
+//! A caller that uses a set holds the lock of its CPU; the fields are plain memory otherwise.
 //!
 //! Sizes follow one of two rules. `Kernel`: one `high` for all lists, tuned as the kernel does.
 //! `Fixed`: a limit per list, so that a push is one comparison and a full set drains in
@@ -15,22 +16,22 @@ use super::list::List;
 use super::sync::Owned32;
 use super::watermark::PcpSize;
 
-/// Lists of a set: orders 0 to 3 of three types, and huge pages, movable or not.
+/// Number of lists in a set: orders 0 to 3 of three types, and huge pages, movable or not.
 pub const LISTS: usize = 14;
 const HUGE_LIST: usize = 12;
 const ORDERS_MAX: u8 = 3;
 /// A bulk operation moves at most `batch << SCALE_MAX` pages.
 const SCALE_MAX: u32 = 5;
-/// Blocks in the stack of a list by the kernel's rule; those below are in its ring.
+/// Most blocks in the stack of a list by the kernel's rule. Colder blocks are in the ring.
 const KERNEL_HOT: u32 = 512;
 /// Ticks after which an idle set of a remote node is drained.
 const EXPIRE_TICKS: u32 = 3;
 
-/// Lists of a set with those that hold nothing: an index in a half-byte needs no check.
+/// Number of lists in a set including empty ones, so that an index in a half-byte needs no check.
 pub(super) const LISTS_ALL: usize = 16;
-/// The index of lists of a type that sets do not hold.
+/// Index of lists for a type that sets do not hold.
 pub(super) const NO_TYPE: usize = LISTS_ALL - 1;
-/// The list by index of lists, the lower half of it, and order.
+/// The list by the low two bits of the index of lists, and by order.
 const LIST_OF: [[u8; LISTS_ALL]; 4] = {
     let mut table = [[LISTS as u8; LISTS_ALL]; 4];
     let mut t = 0;
@@ -46,7 +47,7 @@ const LIST_OF: [[u8; LISTS_ALL]; 4] = {
     table
 };
 
-/// The list for a block, if sets hold such blocks.
+/// Returns the list for a block, if sets hold such blocks.
 #[inline(always)]
 #[must_use]
 pub(super) fn list_of(order: Order, migratetype: Migratetype) -> Option<usize> {
@@ -54,8 +55,8 @@ pub(super) fn list_of(order: Order, migratetype: Migratetype) -> Option<usize> {
     (list < LISTS).then_some(list)
 }
 
-/// The list for a block of a type with this index of lists ([`NO_TYPE`] for none); of those beyond
-/// [`LISTS`], which hold nothing, if sets hold no such blocks.
+/// Returns the list for a block of a type with this index of lists ([`NO_TYPE`] for none). If sets
+/// hold no such blocks, the list is one beyond [`LISTS`], which holds nothing.
 #[inline(always)]
 #[must_use]
 pub(super) fn list_index(order: Order, t: usize) -> usize {
@@ -65,26 +66,26 @@ pub(super) fn list_index(order: Order, t: usize) -> usize {
     LIST_OF[t & 3][order.get() as usize & (LISTS_ALL - 1)] as usize & (LISTS_ALL - 1)
 }
 
-/// The order of a list's blocks.
+/// Returns the order of a list's blocks.
 #[must_use]
 pub(super) fn order_of(list: usize) -> Order {
     let order = if list >= HUGE_LIST { PAGEBLOCK_ORDER } else { (list / 3) as u8 };
     Order::new(order).unwrap_or(Order::ZERO)
 }
 
-/// How sets are sized.
+/// The rule that sizes per-CPU sets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PcpRule {
     /// The kernel's automatic tuning.
     Kernel,
-    /// A limit of pages per list, and of huge pages; refills and drains in units of `batch` and
+    /// A limit of pages per list, and of huge pages. Refills and drains are in units of `batch` and
     /// `huge_batch`.
     Fixed {
-        /// Pages a list of small blocks may hold.
+        /// Most pages in a list of small blocks.
         high: u32,
         /// Pages per refill; a drain takes twice as many.
         batch: u32,
-        /// Huge pages a list may hold.
+        /// Most huge pages in a list.
         huge_high: u32,
         /// Huge pages per refill or drain.
         huge_batch: u32,
@@ -92,11 +93,11 @@ pub enum PcpRule {
 }
 
 impl PcpRule {
-    /// The best measured.
+    /// The rule that measured best.
     pub const FAST: Self = Self::Fixed { high: 512, batch: 128, huge_high: 128, huge_batch: 64 };
 }
 
-/// See the head of the file.
+/// The page set of one zone on one CPU.
 #[derive(Debug)]
 pub(super) struct Pcp {
     pub(super) lists: [List; LISTS_ALL],
@@ -112,7 +113,7 @@ pub(super) struct Pcp {
     expire: Owned32,
 }
 
-/// What a zone's flags mean for its sets.
+/// The flags of a zone that matter for its sets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pressure {
     pub below_high: bool,
@@ -120,7 +121,8 @@ pub(super) struct Pressure {
 }
 
 impl Pcp {
-    /// `pages_max`: what one CPU may hold of the zone, whatever the rule says.
+    /// Creates a set. `pages_max` is the number of pages of the zone that one CPU may hold,
+    /// whatever the rule says.
     pub(super) fn new(rule: PcpRule, size: PcpSize, pages_max: u32) -> Self {
         let list = |i: usize| {
             let order = order_of(i);
@@ -153,7 +155,7 @@ impl Pcp {
         }
     }
 
-    /// Pages held.
+    /// Returns the number of pages in the set.
     pub(super) fn count(&self) -> u32 {
         self.lists.iter().enumerate().map(|(i, l)| l.len() << order_of(i).get()).sum()
     }
@@ -176,7 +178,7 @@ impl Pcp {
         }
     }
 
-    /// Blocks popped, pages popped, pages pushed, ever.
+    /// Returns the totals since creation: blocks popped, pages popped, pages pushed.
     pub(super) fn traffic(&self) -> (u64, u64, u64) {
         self.lists.iter().enumerate().fold((0, 0, 0), |(n, out, back), (i, l)| {
             let order = order_of(i).get();
@@ -184,7 +186,7 @@ impl Pcp {
         })
     }
 
-    /// Pages freed of late: halved by every allocation since they were last counted.
+    /// Returns the pages freed recently. Every allocation since the last count halves the number.
     fn freed_lately(&self) -> u32 {
         let since = self.pops_now().wrapping_sub(self.pops_at_free.get());
         self.free_count.get().checked_shr(since).unwrap_or(0)
@@ -199,7 +201,7 @@ impl Pcp {
         self.lists.iter().fold(0, |sum, l| sum.wrapping_add(l.pops() as u32))
     }
 
-    /// How many blocks to fetch for an empty list.
+    /// Returns the number of blocks to fetch for an empty list.
     pub(super) fn refill_count(&self, list: usize, pressure: Pressure) -> u32 {
         let order = order_of(list);
         let n = match self.rule {
@@ -233,13 +235,13 @@ impl Pcp {
         if b > 1 { (b >> order.get()).max(2) } else { b }
     }
 
-    /// Whether a push needs nothing but room: the kernel's rule looks at every one.
+    /// Whether a push needs nothing but room. The kernel's rule inspects every push instead.
     #[inline(always)]
     pub(super) fn pushes_freely(&self) -> bool {
         self.rule != PcpRule::Kernel
     }
 
-    /// How many pages to drain before a push on `list`, if any.
+    /// Returns the number of pages to drain before a push on `list`.
     pub(super) fn drain_before_push(&self, list: usize, pressure: Pressure) -> u32 {
         let (order, l) = (order_of(list), &self.lists[list]);
         let n = match self.rule {
@@ -258,7 +260,7 @@ impl Pcp {
         n << order.get()
     }
 
-    /// Puts a block on `list`, which has room, and says how many pages to drain now, if any.
+    /// Pushes a block on `list`, which has room. Returns the number of pages to drain now.
     pub(super) fn push_by_rule(&self, list: usize, pfn: u32, pressure: Pressure) -> u32 {
         let pushed = self.lists[list].push_any(pfn);
         debug_assert!(pushed, "room was made before");
@@ -296,7 +298,7 @@ impl Pcp {
         }
     }
 
-    /// The count from which a free drains.
+    /// Returns the number of pages from which on a free drains.
     fn kernel_high(&self, count: u32, free_high: bool, pressure: Pressure) -> u32 {
         let (high, batch) = (self.high.get(), self.batch);
         let less = |by: u32| high.saturating_sub(by).max(self.high_min);
@@ -326,7 +328,7 @@ impl Pcp {
         high
     }
 
-    /// Takes up to `pages` of the coldest blocks, from `list` on round-robin, emptying each list
+    /// Takes up to `pages` of the coldest blocks, from `list` on round-robin. Empties each list
     /// before the next. `give` gets each portion with its order.
     pub(super) fn drain(
         &self,
@@ -351,7 +353,7 @@ impl Pcp {
         }
     }
 
-    /// Once a second: lets `high` sink back. Returns the pages to drain.
+    /// Lowers `high` once a second. Returns the number of pages to drain.
     pub(super) fn decay(&self) -> u32 {
         if self.rule != PcpRule::Kernel {
             return 0;
@@ -365,8 +367,8 @@ impl Pcp {
         self.count().saturating_sub(self.high.get())
     }
 
-    /// Once a second on a set of a remote node: true when it has been idle long enough to be
-    /// drained.
+    /// Counts a second of idle time of a remote node's set. Returns true when the set has been idle
+    /// long enough to be drained.
     pub(super) fn expire_tick(&self) -> bool {
         if self.count() == 0 {
             self.expire.set(0);
@@ -381,7 +383,7 @@ impl Pcp {
         left == 1
     }
 
-    /// The set was used: its time starts again.
+    /// Restarts the idle time, because the set was used.
     pub(super) fn touch(&self) {
         self.expire.set(EXPIRE_TICKS);
     }

@@ -1,14 +1,18 @@
-//! The slow path: what is tried, in which order, when the fast attempt fails. The order is a
-//! contract.
+//! The slow path: the steps of an allocation, in order, after the fast attempt failed. The order is
+//! a contract.
 //!
-//! ```text
-//!  1 flags at min: reserves by importance          7 direct reclaim; then highatomic and sets,
-//! once more 2 wake kswapds                                  8 direct compaction
-//!  3 try                                           9 who does not want to wait gives up
-//!  4 costly orders: compact first                 10 is it worth another round?
-//!  5 wake again; no watermarks for the excused    11 another compaction?
-//!  6 who cannot reclaim fails                     12 decide about killing
-//! ```
+//! 1. Flags for the min watermark: reserves by importance.
+//! 2. Wake the kswapds.
+//! 3. Try the free lists.
+//! 4. For costly orders, compact first.
+//! 5. Wake the kswapds again; requests excused from watermarks ignore them. Try again.
+//! 6. A request that cannot reclaim fails.
+//! 7. Direct reclaim. Try; then give back a high-atomic reserve and all sets, and try once more.
+//! 8. Direct compaction.
+//! 9. A request that does not want to wait gives up.
+//! 10. Reclaim again if another round may help.
+//! 11. Compact again if that may help.
+//! 12. Decide about an OOM kill.
 
 use super::alloc::{Attempt, Compaction, Host, Request};
 use super::counter::ZoneItem;
@@ -19,7 +23,7 @@ use crate::types::Pfn;
 
 /// Rounds of reclaim without progress before killing is considered.
 pub const RECLAIM_RETRIES_MAX: u32 = 16;
-/// Pages that direct reclaim is asked for.
+/// Pages that direct reclaim is asked to free.
 pub const SWAP_CLUSTER: u64 = 32;
 
 enum OomVerdict {
@@ -30,7 +34,7 @@ enum OomVerdict {
 
 impl Frames {
     pub(super) fn alloc_slow(&self, fast: Attempt<'_>, host: &dyn Host) -> Option<Pfn> {
-        // Dirty limits spread pages over nodes; they are no reason to reclaim, nor to fail.
+        // Dirty limits spread pages over nodes. They are no reason to reclaim or to fail.
         let request = Request { gfp: fast.request.gfp.without(Gfp::WRITE), ..*fast.request };
         let request = &request;
         let mut attempt = Attempt { request, level: Level::Min, flags: min_flags(request), ..fast };
@@ -80,7 +84,7 @@ impl Frames {
         }
     }
 
-    /// Steps 7 to 12.
+    /// Does steps 7 to 12.
     fn round(&self, attempt: &Attempt<'_>, host: &dyn Host, without: &mut u32) -> OomVerdict {
         let request = attempt.request;
         let progress = host.reclaim(request, attempt.highest, SWAP_CLUSTER);
@@ -112,7 +116,8 @@ impl Frames {
         verdict
     }
 
-    /// A try after progress; if it fails, one more with the last reserves and all sets given back.
+    /// Tries after progress. If that fails, gives back the last reserves and all sets and tries
+    /// once more.
     fn after_reclaim(&self, attempt: &Attempt<'_>, host: &dyn Host) -> Option<Pfn> {
         self.try_freelists(attempt, host).or_else(|| {
             let to = attempt.request.gfp.migratetype();
@@ -139,7 +144,7 @@ impl Frames {
                 let mark = zone.state.effective_mark(Level::Min);
                 zone.watermark_ok_with(order, mark, attempt.highest, attempt.flags, could_be)
             });
-        // Nothing is held back from those who would have to kill.
+        // The high-atomic reserve is released before a request would have to kill.
         let to = attempt.request.gfp.migratetype();
         hopeful || self.unreserve_highatomic(attempt.node, attempt.highest, to, true)
     }
@@ -162,7 +167,7 @@ impl Frames {
         verdict
     }
 
-    /// Requests that nobody is killed for.
+    /// Whether no process is killed for this request.
     fn spares_others(&self, attempt: &Attempt<'_>) -> bool {
         let request = attempt.request;
         let low = self.kinds.get(attempt.highest).is_some_and(|&kind| kind < ZoneKind::Normal);
@@ -172,7 +177,7 @@ impl Frames {
             || low
     }
 
-    /// A request that must not fail tries for ever, with what is kept for the important.
+    /// Tries for ever if the request must not fail, with half of the minimum reserve.
     fn nofail(&self, attempt: &Attempt<'_>, host: &dyn Host) -> Option<Pfn> {
         let request = attempt.request;
         if !request.gfp.has(Gfp::NOFAIL) || !request.can_reclaim() {
@@ -202,9 +207,9 @@ impl Frames {
         }
     }
 
-    /// Whether memory up to class `highest` of `node` is in balance for blocks of `order`: some
-    /// zone passes its high mark (promo mark where memory has tiers), boost included. A node
-    /// without such zones is in balance.
+    /// Whether memory up to class `highest` of `node` is in balance for blocks of `order`. It is if
+    /// some zone passes its high watermark (the promo watermark where memory has tiers), boost
+    /// included. A node without such zones is in balance.
     #[must_use]
     pub fn balanced(&self, node: usize, order: Order, highest: usize, tiers: bool) -> bool {
         let level = if tiers { Level::Promo } else { Level::High };
@@ -222,7 +227,7 @@ impl Frames {
     }
 }
 
-/// Step 1.
+/// Returns the flags of step 1.
 fn min_flags(request: &Request) -> AllocFlags {
     let gfp = request.gfp;
     let blocking = request.can_reclaim();
@@ -239,7 +244,7 @@ fn min_flags(request: &Request) -> AllocFlags {
     flags
 }
 
-/// What a request may use that frees memory or is about to.
+/// Returns the flags of a request that frees memory or is about to do so, or None for others.
 fn excuse_flags(request: &Request) -> Option<AllocFlags> {
     if request.gfp.has(Gfp::NOMEMALLOC) {
         None

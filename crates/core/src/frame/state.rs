@@ -1,12 +1,12 @@
-//! A zone without its free lists: sizes, marks, flags, counters, and the rules that every store of
-//! free frames shares (what to count, what to check, when).
+//! A zone without its free lists: sizes, watermarks, flags, counters. Also the rules that every
+//! store of free frames shares: what to count, what to check, and when.
 //!
 //! Invariants:
-//! * FRAME-1: at quiescence `FreePages`, `FreeCma`, `FreePagesBlocks` and `free_highatomic` equal what
-//!   the zone's store holds. With the default way of counting they change only while the lock of
-//!   the frames they count is held.
-//! * FRAME-2: `hit_marks[j]` is high mark + boost + reserve for class `j`: one comparison decides a
-//!   request that is far from any trouble.
+//! * FRAME-1: at quiescence `FreePages`, `FreeCma`, `FreePagesBlocks` and `free_highatomic` equal
+//!   the contents of the zone's store. With the default way of counting they change only while the
+//!   lock of the counted frames is held.
+//! * FRAME-2: `tight_mark` is high watermark + boost + the largest reserve + the largest block. One
+//!   comparison with it (flag `TIGHT`) decides every request while free memory is plentiful.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,24 +25,25 @@ use super::watermark::{self, BlocksFree, Level, Marks, ZoneView};
 pub(super) const BOOSTED: u32 = 1;
 pub(super) const BELOW_HIGH: u32 = 2;
 pub(super) const RECLAIM_ACTIVE: u32 = 4;
-/// Free pages may not be enough for some class of request at the high mark: look closely.
+/// Free pages may be too few for some class of request at the high watermark, so the full test is
+/// needed.
 pub(super) const TIGHT: u32 = 8;
 
-/// Told when a zone lock is taken for a refill and when it is dropped.
+/// An observer that is called when a refill takes and drops a zone lock.
 pub trait Meter: Send + Sync {
-    /// The lock is held from now on.
+    /// Notes that the lock is held from now on.
     fn locked(&self);
-    /// The lock is free again; late counter updates are still to come.
+    /// Notes that the lock is free again. Late counter updates are still to come.
     fn unlocked(&self);
 }
 
-/// Knows what the allocator cannot: which allocated frames could be moved away.
+/// The source for the allocator of which allocated frames could be moved.
 pub trait Census: Send + Sync {
     /// Whether the contents of `pfn`, an allocated frame, can be moved.
     fn is_movable(&self, pfn: u32) -> bool;
 }
 
-/// Nothing is known to be movable.
+/// A census that knows no movable frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCensus;
 
@@ -52,16 +53,16 @@ impl Census for NoCensus {
     }
 }
 
-/// Free frames of a store, by what must be counted apart.
+/// Free frames of a store, counted by category.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Totals {
-    /// All but isolated.
+    /// All free frames but isolated ones.
     pub free: i64,
-    /// In CMA blocks.
+    /// Free frames in CMA blocks.
     pub cma: i64,
-    /// In high-atomic blocks.
+    /// Free frames in high-atomic blocks.
     pub highatomic: i64,
-    /// In free blocks of at least a pageblock.
+    /// Free frames in free blocks of at least a pageblock.
     pub whole: i64,
 }
 
@@ -80,12 +81,12 @@ impl Totals {
     }
 }
 
-/// See the head of the file.
+/// The state of a zone without its free lists.
 pub struct ZoneState {
     pub(super) index: usize,
     pub(super) node: usize,
     pub(super) kind: ZoneKind,
-    /// Position among the kinds of zone this machine has.
+    /// Position among the kinds of zone of this machine.
     pub(super) class: usize,
     pub(super) span: Range<u32>,
     pub(super) present: u64,
@@ -95,7 +96,7 @@ pub struct ZoneState {
     pub(super) reserve: Vec<u64>,
     pub(super) boost: AtomicU64,
     pub(super) boost_factor: u64,
-    /// High mark, boost, the largest reserve and the largest block.
+    /// Sum of high watermark, boost, the largest reserve and the largest block.
     pub(super) tight_mark: AtomicI64,
     pub(super) flags: AtomicU32,
     pub(super) drift_mark: Option<u64>,
@@ -104,7 +105,7 @@ pub struct ZoneState {
     pub(super) counters: Counters,
     pub(super) free_highatomic: AtomicI64,
     pub(super) reserved_highatomic: AtomicU64,
-    /// Frames leaked after a failed check, and frames refused by a store.
+    /// Frames leaked after a failed check, and frames that a store refused.
     pub(super) bad_frames: AtomicU64,
     pub(super) blocks: Arc<BlockMap>,
     pub(super) table: Option<Arc<FrameTable>>,
@@ -112,7 +113,7 @@ pub struct ZoneState {
     pub(super) grouping: bool,
     pub(super) census: Arc<dyn Census>,
     pub(super) meter: Option<Arc<dyn Meter>>,
-    /// Of all CPUs.
+    /// The gates of all CPUs.
     pub(super) gates: Arc<[Arc<Gate>]>,
 }
 
@@ -129,14 +130,14 @@ impl fmt::Debug for ZoneState {
 }
 
 impl ZoneState {
-    /// The mark at `level`, raised by the boost in force.
+    /// Returns the watermark at `level`, raised by the boost in force.
     #[must_use]
     pub fn effective_mark(&self, level: Level) -> u64 {
         self.marks.at(level) + self.boost.load(Relaxed)
     }
 
-    /// Whether a request of `order` that may go as high as class `highest` passes `mark` with
-    /// `free` pages. `blocks_free` is asked only for orders above 0.
+    /// Whether a request of `order` passes `mark` with `free` pages. The request may go as high as
+    /// class `highest`. `blocks_free` is called only for orders above 0.
     #[must_use]
     pub(super) fn watermark_ok(
         &self,
@@ -157,7 +158,7 @@ impl ZoneState {
         watermark::watermark_ok(&view, order, mark, flags)
     }
 
-    /// Free pages: exact near the drift mark, else the plain count.
+    /// Returns the number of free pages: exact near the drift mark, else the plain count.
     #[must_use]
     pub fn free_pages_safe(&self) -> u64 {
         let plain = self.counters.read(ZoneItem::FreePages);
@@ -178,12 +179,12 @@ impl ZoneState {
         }
     }
 
-    /// Tells the gates that lead here whether any flag is set.
+    /// Passes on to the gates that lead to this zone whether any flag is set.
     pub(super) fn repeat_flags(&self) {
         let mut any = self.flags.load(Acquire) != 0;
         loop {
             self.gates.iter().filter(|g| g.leads_to(self.index)).for_each(|g| g.set_flags(any));
-            // Who changed them meanwhile may have told the gates before us.
+            // A thread that changed the flags meanwhile may have updated the gates before this one.
             let now = self.flags.load(Acquire) != 0;
             if now == any {
                 return;
@@ -192,7 +193,7 @@ impl ZoneState {
         }
     }
 
-    /// True if the flag was set.
+    /// Clears a flag. Returns true if it was set.
     pub(super) fn clear_flag(&self, flag: u32) -> bool {
         let old = self.flags.fetch_and(!flag, AcqRel);
         if old != 0 && old & !flag == 0 {
@@ -201,7 +202,7 @@ impl ZoneState {
         old & flag != 0
     }
 
-    /// A fallback mixed a pageblock: raise the marks for a while.
+    /// Raises the watermarks for a while, because a fallback mixed a pageblock.
     pub(super) fn boost(&self, flags: AllocFlags) {
         let old = self.boost.load(Relaxed);
         let pages = u64::from(super::kinds::PAGEBLOCK_PAGES);
@@ -215,7 +216,7 @@ impl ZoneState {
         }
     }
 
-    /// Sets the boost; kswapd takes back what it has worked off.
+    /// Sets the boost. kswapd lowers it by the pages it has reclaimed.
     pub(super) fn set_boost(&self, boost: u64) {
         self.boost.store(boost, Relaxed);
         let reserve = self.reserve.iter().max().copied().unwrap_or(0);
@@ -224,7 +225,7 @@ impl ZoneState {
         self.judge();
     }
 
-    /// Sets or clears `TIGHT` by what is free now.
+    /// Sets or clears `TIGHT` according to the free pages.
     pub(super) fn judge(&self) {
         let held_back = self.counters.read(ZoneItem::FreeCma) as i64
             + self.free_highatomic.load(Relaxed).max(0);
@@ -239,7 +240,7 @@ impl ZoneState {
         }
     }
 
-    /// Brings the counters from `before` to `after`. The caller holds the lock of these frames.
+    /// Updates the counters from `before` to `after`. The caller holds the lock of these frames.
     #[inline]
     pub(super) fn count(&self, cpu: usize, before: &Totals, after: &Totals, cma: bool) {
         self.counters.add(cpu, ZoneItem::FreePages, after.free - before.free);
@@ -253,72 +254,72 @@ impl ZoneState {
         self.judge();
     }
 
-    /// A block found unfit: it is lost to the zone.
+    /// Counts a block that is unfit and so lost to the zone.
     pub(super) fn leak(&self, order: Order) {
         self.bad_frames.fetch_add(u64::from(order.pages()), Relaxed);
     }
 
-    /// Free blocks found inconsistent, in frames.
+    /// Returns the number of frames in free blocks found inconsistent.
     #[must_use]
     pub fn bad_frames(&self) -> u64 {
         self.bad_frames.load(Relaxed)
     }
 
-    /// The zone's counters.
+    /// Returns the zone's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The zone's marks without boost.
+    /// Returns the zone's watermarks without boost.
     #[must_use]
     pub fn marks(&self) -> &Marks {
         &self.marks
     }
 
-    /// What the marks are raised by.
+    /// Returns the boost: the pages by which the watermarks are raised.
     #[must_use]
     pub fn boost_pages(&self) -> u64 {
         self.boost.load(Relaxed)
     }
 
-    /// Takes back `pages` of the boost.
+    /// Lowers the boost by `pages`.
     pub fn work_off_boost(&self, pages: u64) {
         self.set_boost(self.boost.load(Relaxed).saturating_sub(pages));
     }
 
-    /// Its position among the kinds of zone this machine has.
+    /// Returns the zone's position among the kinds of zone of this machine.
     #[must_use]
     pub fn class(&self) -> usize {
         self.class
     }
 
-    /// The node it belongs to.
+    /// Returns the zone's node.
     #[must_use]
     pub fn node(&self) -> usize {
         self.node
     }
 
-    /// Pages this zone's allocator owns.
+    /// Returns the pages that this zone's allocator owns.
     #[must_use]
     pub fn managed(&self) -> u64 {
         self.managed
     }
 
-    /// What kind of memory it is.
+    /// Returns the kind of memory in the zone.
     #[must_use]
     pub fn kind(&self) -> ZoneKind {
         self.kind
     }
 
-    /// Pages kept from requests that may go as high as class `highest`.
+    /// Returns the pages kept from requests that may go as high as class `highest`.
     #[must_use]
     pub fn reserve(&self, highest: usize) -> u64 {
         self.reserve[highest]
     }
 }
 
-/// One refill in progress under a lock: applies the switches on checks and CMA counting per block.
+/// One refill in progress under a lock. Applies the switches for checks and CMA counting per block.
 pub(super) struct Refill<'a> {
     zone: &'a ZoneState,
     cpu: usize,
@@ -343,14 +344,13 @@ impl<'a> Refill<'a> {
         }
     }
 
-    /// Whether there is anything to do per block: if not, a store may skip
-    /// [`accept`](Self::accept).
+    /// Whether there is work to do per block. If not, a store may skip [`accept`](Self::accept).
     #[inline]
     pub(super) fn looks_at_blocks(&self) -> bool {
         self.checked || self.cma_count == CmaCount::PerPage
     }
 
-    /// Looks at one block taken off the free lists; false: it is unfit and must be dropped.
+    /// Checks one block taken off the free lists. Returns false if it is unfit and must be dropped.
     #[inline]
     pub(super) fn accept(&self, pfn: u32) -> bool {
         let zone = self.zone;
@@ -367,7 +367,8 @@ impl<'a> Refill<'a> {
         true
     }
 
-    /// Counts what was taken, still under the lock. Returns what [`finish`](Self::finish) is due.
+    /// Counts the blocks taken, still under the lock. Returns the counts that
+    /// [`finish`](LateCount::finish) adds later.
     #[inline]
     pub(super) fn count(self, after: &Totals) -> LateCount<'a> {
         let in_lock = self.cma_count == CmaCount::InLock;
@@ -380,7 +381,7 @@ impl<'a> Refill<'a> {
     }
 }
 
-/// What is still to be counted when the lock is gone.
+/// Counts that are added after the lock is dropped.
 #[must_use]
 pub(super) struct LateCount<'a> {
     zone: &'a ZoneState,
@@ -389,7 +390,7 @@ pub(super) struct LateCount<'a> {
 }
 
 impl LateCount<'_> {
-    /// The lock has been dropped.
+    /// Adds the late counts. The lock has been dropped.
     #[inline]
     pub(super) fn finish(self) {
         if let Some(meter) = &self.zone.meter {
@@ -402,53 +403,57 @@ impl LateCount<'_> {
     }
 }
 
-/// What a refill asks a store for.
+/// A refill's request to a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Want {
-    /// The blocks' order.
+    /// Order of the blocks.
     pub order: Order,
-    /// The type asked for.
+    /// Migratetype of the request.
     pub migratetype: Migratetype,
-    /// `CMA`, `NOFRAGMENT`, `KSWAPD` and `HIGHATOMIC` matter here.
+    /// Flags of the attempt; `CMA`, `NOFRAGMENT`, `KSWAPD` and `HIGHATOMIC` matter here.
     pub flags: AllocFlags,
-    /// Where deltas go and which part of a zone is tried first.
+    /// CPU whose deltas count the change. Its number also decides which part of a zone is tried
+    /// first.
     pub cpu: usize,
 }
 
-/// A zone's free frames: the seam between the rules of the allocator and the way frames are kept.
+/// A zone's free frames: the interface between the rules of the allocator and the way frames are
+/// kept.
 ///
-/// Every method takes the locks it needs; none is held across calls. What placement a store
-/// promises is said at its head; what may be free, and how it is counted, is the same for all.
+/// Every method takes the locks it needs; none is held across calls. Each store documents at its
+/// head how it places blocks. All stores agree on which frames may be free and how they are
+/// counted.
 pub trait FreeStore: Send + Sync + fmt::Debug {
-    /// Takes up to `out.len()` blocks by the rules of fallback, in ascending order where it can.
+    /// Takes up to `out.len()` blocks by the fallback rules, in ascending order where possible.
     /// Returns how many.
     fn take(&self, zone: &ZoneState, want: &Want, out: &mut [u32]) -> usize;
 
-    /// Puts blocks back, each on the list of its pageblock's type, merged as far as possible.
-    /// May reorder `frames`. `to_tail`: behind the others of its order.
+    /// Frees blocks: puts each on the list of its pageblock's type, merged as far as possible. May
+    /// reorder `frames`. `to_tail` puts them behind the other blocks of their order.
     fn give(&self, zone: &ZoneState, cpu: usize, order: Order, frames: &mut [u32], to_tail: bool);
 
     /// Whether a block of `order` or larger is free. A hint: no lock is taken.
     fn blocks_free(&self, order: Order) -> BlocksFree;
 
-    /// Free blocks by order and migratetype.
+    /// Returns the free blocks by order and migratetype.
     fn counts(&self) -> [[u64; 6]; super::kinds::ORDERS];
 
-    /// Retags the pageblock of `pfn`, with its free frames. Returns how many frames moved.
+    /// Retypes the pageblock of `pfn` with its free frames. Returns how many frames moved.
     fn retag(&self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32;
 
-    /// The first frame of some pageblock of this type that has free frames.
+    /// Returns the first frame of some pageblock of this type that has free frames.
     fn find_block(&self, migratetype: Migratetype) -> Option<u32>;
 
-    /// Takes exactly `range` out of the free lists if all of it is free; else changes nothing.
+    /// Takes exactly `range` out of the free lists if all of it is free. Otherwise changes nothing.
     fn take_range(&self, zone: &ZoneState, range: Range<u32>) -> bool;
 
     /// Whether `pfn` is free in the store (not in a per-CPU set).
     fn is_free(&self, pfn: u32) -> bool;
 
-    /// Bytes of metadata.
+    /// Returns the bytes of metadata.
     fn bytes(&self) -> usize;
 
-    /// Walks everything and compares with the zone's counters; the first contradiction found.
+    /// Checks the store in full and compares it with the zone's counters. Returns the first
+    /// contradiction found.
     fn check(&self, zone: &ZoneState) -> Result<(), String>;
 }

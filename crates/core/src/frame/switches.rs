@@ -1,8 +1,8 @@
-//! The choices that can change while the allocator runs: when frames are checked, how free CMA frames
-//! are counted.
+//! The switches that can change while the allocator runs: when frames are checked, how free CMA
+//! frames are counted.
 //!
-//! Whoever fills a set reads them once, at the start, and keeps to what it read: a change in the
-//! middle of a refill takes effect with the next one, and no frame is counted twice or not at all.
+//! A refill of a set reads the switches once, at its start. A change in the middle of a refill
+//! takes effect with the next one. So no frame is counted twice or not at all.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use super::frames::Frames;
 use super::kinds::{Checks, CmaCount};
 use super::sync::{AtomicU32, Relaxed};
 
-/// See the head of the file.
+/// The switches in force.
 #[derive(Debug)]
 pub(super) struct Switches {
     checks: AtomicU32,
     cma_count: AtomicU32,
 }
 
-/// Frames cannot be checked: there is no frame table (see `Config::checkable`).
+/// Error: frames cannot be checked because there is no frame table (see `Config::checkable`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NoTable;
 
@@ -50,14 +50,15 @@ impl Switches {
 }
 
 impl Frames {
-    /// When frames are checked.
+    /// Returns when frames are checked.
     #[must_use]
     pub fn checks(&self) -> Checks {
         self.switches.checks()
     }
 
-    /// Changes when frames are checked, while others allocate and free. An allocator that was built
-    /// with checks, or to be checkable, goes on following who holds which frame while they are off.
+    /// Changes when frames are checked, while other threads allocate and free. With a frame table,
+    /// the allocator records each frame's state even while checks are off. It has one if it was
+    /// built with checks, or to be checkable.
     pub fn set_checks(&self, checks: Checks) -> Result<(), NoTable> {
         if self.table.is_none() && checks != Checks::Off {
             return Err(NoTable);
@@ -66,13 +67,13 @@ impl Frames {
         Ok(())
     }
 
-    /// How free CMA frames are counted.
+    /// Returns how free CMA frames are counted.
     #[must_use]
     pub fn cma_count(&self) -> CmaCount {
         self.switches.cma_count()
     }
 
-    /// Changes how free CMA frames are counted, while others allocate and free.
+    /// Changes how free CMA frames are counted, while other threads allocate and free.
     pub fn set_cma_count(&self, how: CmaCount) {
         self.switches.cma_count.store(how as u32, Relaxed);
     }

@@ -1,6 +1,6 @@
-//! Locks and atomics: the standard ones, or loom's when a model is checked.
+//! Locks and atomics: those of the standard library, or loom's when a model is checked.
 //!
-//! Core touches memory shared between threads only through this file, so that building with
+//! Core accesses memory shared between threads only through this file. So building with
 //! `--cfg loom` turns every such access into a scheduling point.
 
 #[cfg(loom)]
@@ -14,8 +14,8 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 
 pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// A lock that outlives a panic of its holder: allocator state is checked by its own walkers, and a
-/// poisoned lock would only turn one failure into many.
+/// Takes a lock, even if a holder panicked. Walkers check the allocator's state, and a poisoned
+/// lock would only turn one failure into many.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
@@ -33,8 +33,8 @@ pub(crate) fn full_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Keeps the compiler, not the processor, from moving accesses across it. Loom has no such thing:
-/// there it is a full fence, which is what the other side's barrier makes of it on real hardware.
+/// Keeps the compiler, but not the processor, from moving accesses across it. Loom has no such
+/// fence, so it is a full fence there. On real hardware the other side's barrier has that effect.
 #[inline(always)]
 pub(crate) fn compiler_only_fence() {
     #[cfg(loom)]
@@ -43,7 +43,8 @@ pub(crate) fn compiler_only_fence() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// One turn of a wait for another thread. Spins first; a holder that lost its processor needs ours.
+/// Makes one turn of a wait for another thread. Spins first, then yields, because a holder may need
+/// this CPU.
 pub(crate) fn relax(turn: u32) {
     #[cfg(loom)]
     {
@@ -61,8 +62,8 @@ pub(crate) fn relax(turn: u32) {
 #[cfg(not(loom))]
 const SPINS_MAX: u32 = 64;
 
-/// Memory that one lock holder at a time reads and writes: as cheap as a plain field, shareable in
-/// safe code. `Relaxed` suffices because the lock that guards it orders the holders.
+/// Memory that one lock holder at a time reads and writes. As cheap as a plain field, and shareable
+/// in safe code. `Relaxed` suffices because the lock that guards it orders the holders.
 #[derive(Debug, Default)]
 pub(crate) struct Owned32(AtomicU32);
 

@@ -9,20 +9,21 @@ use super::kinds::{Migratetype, ORDERS, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES};
 use super::sync::Relaxed;
 use crate::types::Pfn;
 
-/// pagetypeinfo shows no more blocks than this of one order and type.
+/// Most blocks that pagetypeinfo shows for one order and type.
 const COUNT_MAX: u64 = 100_000;
 
-/// What the rest of the memory manager knows of a node.
+/// The data about a node that the rest of the memory manager contributes.
 #[derive(Clone, Debug, Default)]
 pub struct NodeText {
-    /// Counters of the node by name, in the order they are shown.
+    /// Counters of the node by name, in the order of output.
     pub counters: Vec<(&'static str, u64)>,
-    /// kswapd has given up on it.
+    /// Whether kswapd has given up on the node.
     pub unreclaimable: bool,
 }
 
 impl Frames {
-    /// /proc/zoneinfo. `nodes`: by node; missing ones show no counters.
+    /// Returns the text of /proc/zoneinfo. `nodes` is indexed by node; missing ones show no
+    /// counters.
     #[must_use]
     pub fn zoneinfo(&self, nodes: &[NodeText]) -> String {
         let mut text = String::new();
@@ -86,7 +87,7 @@ impl Frames {
         put(text, format_args!("\n  start_pfn:           {}\n", s.span.start));
     }
 
-    /// Blocks handed out, by whether the CPU that asked is of the zone's node.
+    /// Returns the blocks allocated, by whether the CPU is on the zone's node.
     fn numa(&self, zone: &Zone) -> [(&'static str, u64); 6] {
         let (mut here, mut there) = (0, 0);
         for sets in &self.cpus {
@@ -98,7 +99,7 @@ impl Frames {
                 there += blocks;
             }
         }
-        // Every request names its own node, so what is not a hit there is a miss here.
+        // Every request names its own node, so a block that is no hit there is a miss here.
         [
             ("numa_hit", here),
             ("numa_miss", there),
@@ -109,7 +110,7 @@ impl Frames {
         ]
     }
 
-    /// Pages handed out and taken back, per zone.
+    /// Returns the pages allocated from a zone and freed to it.
     #[must_use]
     pub fn traffic(&self, zone: usize) -> (u64, u64) {
         self.cpus.iter().fold((0, 0), |(out, back), sets| {
@@ -120,7 +121,7 @@ impl Frames {
         })
     }
 
-    /// The allocator's part of /proc/vmstat: zone counters summed, then events.
+    /// Returns the allocator's part of /proc/vmstat: zone counters summed, then events.
     #[must_use]
     pub fn vmstat(&self) -> String {
         let mut text = String::new();
@@ -144,7 +145,7 @@ impl Frames {
         text
     }
 
-    /// /proc/buddyinfo.
+    /// Returns the text of /proc/buddyinfo.
     #[must_use]
     pub fn buddyinfo(&self) -> String {
         let mut text = String::new();
@@ -159,7 +160,7 @@ impl Frames {
         text
     }
 
-    /// /proc/pagetypeinfo.
+    /// Returns the text of /proc/pagetypeinfo.
     #[must_use]
     pub fn pagetypeinfo(&self) -> String {
         let mut text =
@@ -197,7 +198,7 @@ impl Frames {
         text
     }
 
-    /// Pageblocks that carry `migratetype`.
+    /// Returns the number of pageblocks of type `migratetype`.
     #[must_use]
     pub fn blocks_of_type(&self, migratetype: Migratetype) -> u64 {
         self.zones.iter().map(|z| self.block_types(z)[migratetype.index()]).sum()

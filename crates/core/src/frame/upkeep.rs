@@ -1,4 +1,5 @@
-//! Upkeep from outside the hot paths: drains, the tick of each second, kswapd's flags, consistency.
+//! Maintenance outside the hot paths: drains, the tick of each second, kswapd's flags, consistency
+//! checks.
 
 use super::counter::ZoneItem;
 use super::frames::{CpuSets, Frames, SCRATCH};
@@ -7,11 +8,11 @@ use super::pcp::Pcp;
 use super::state::RECLAIM_ACTIVE;
 use super::sync::Relaxed;
 
-/// Pages drained per hold of a CPU's lock when all sets are emptied.
+/// Most pages drained per hold of a CPU's lock when all sets are emptied.
 const DRAIN_CHUNK: u32 = 2016;
 
 impl Frames {
-    /// Empties one CPU's sets, whoever is using them, and leaves nothing behind.
+    /// Empties the sets of one CPU completely, even while another thread uses them.
     pub fn drain_cpu(&self, cpu: usize) {
         let sets = &self.cpus[cpu % self.cpus.len()];
         for zone in 0..self.zones.len() {
@@ -36,7 +37,8 @@ impl Frames {
         }
     }
 
-    /// Once a second: folds counters, lets sets shrink, drains idle sets of remote nodes.
+    /// Does the work of each second: folds counters, shrinks sets, drains idle sets of remote
+    /// nodes.
     pub fn tick(&self) {
         for (cpu, sets) in self.cpus.iter().enumerate() {
             for (index, zone) in self.zones.iter().enumerate() {
@@ -56,19 +58,19 @@ impl Frames {
         }
     }
 
-    /// Pages in the sets of all CPUs, of one zone.
+    /// Returns the pages of one zone in the sets of all CPUs.
     #[must_use]
     pub fn pages_in_sets(&self, zone: usize) -> u64 {
         (0..self.cpus.len()).map(|cpu| self.pages_in_set(cpu, zone)).sum()
     }
 
-    /// Pages in the set of one CPU, of one zone.
+    /// Returns the pages of one zone in the set of one CPU.
     #[must_use]
     pub fn pages_in_set(&self, cpu: usize, zone: usize) -> u64 {
         u64::from(self.cpus[cpu].sets[zone].count())
     }
 
-    /// Says whether kswapd is balancing the zones of `node` up to class `highest`.
+    /// Records whether kswapd is balancing the zones of `node` up to class `highest`.
     pub fn set_reclaim_active(&self, node: usize, highest: usize, active: bool) {
         for zone in self.zones.iter().filter(|z| z.state.node == node && z.state.class <= highest) {
             if active {
@@ -79,7 +81,7 @@ impl Frames {
         }
     }
 
-    /// Tighter counters while kswapd is awake on `node`, cheaper ones while it sleeps.
+    /// Makes the counters of `node` more exact while kswapd is awake, and cheaper while it sleeps.
     pub fn set_counter_pressure(&self, node: usize, awake: bool) {
         for zone in self.zones.iter().filter(|z| z.state.node == node) {
             let state = &zone.state;
@@ -91,7 +93,7 @@ impl Frames {
         }
     }
 
-    /// Bytes of all metadata.
+    /// Returns the bytes of all metadata.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         let stores: usize = self.zones.iter().map(|z| z.store.bytes()).sum();
@@ -101,7 +103,7 @@ impl Frames {
         stores + sets + table + self.blocks.bytes()
     }
 
-    /// Compares every store with itself and with the counters. For quiet moments.
+    /// Compares every store with itself and with the counters. Call this only at quiescence.
     pub fn check(&self) -> Result<(), String> {
         for zone in &self.zones {
             zone.store.check(&zone.state)?;

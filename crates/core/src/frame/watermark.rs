@@ -1,38 +1,38 @@
 //! Watermarks, reserves and thresholds: pure arithmetic on zone sizes.
 //!
-//! All divisions round down and each value is derived from the rounded one before it; the results
-//! are the kernel's to the last page.
+//! All divisions round down, and each value is derived from the rounded one before it. The results
+//! equal the kernel's to the last page.
 
 use super::kinds::AllocFlags;
 
-/// Level of a watermark.
+/// The level of a watermark.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Level {
-    /// Below this only reserves are left.
+    /// Below this watermark only reserves are left.
     Min,
-    /// Below this kswapd is woken.
+    /// Below this watermark kswapd is woken.
     Low,
-    /// kswapd's goal.
+    /// The watermark that kswapd aims at.
     High,
-    /// kswapd's goal where memory has tiers.
+    /// The watermark that kswapd aims at where memory has tiers.
     Promo,
 }
 
 /// A zone's watermarks in pages, without boost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Marks {
-    /// See [`Level::Min`].
+    /// Watermark [`Level::Min`].
     pub min: u64,
-    /// See [`Level::Low`].
+    /// Watermark [`Level::Low`].
     pub low: u64,
-    /// See [`Level::High`].
+    /// Watermark [`Level::High`].
     pub high: u64,
-    /// See [`Level::Promo`].
+    /// Watermark [`Level::Promo`].
     pub promo: u64,
 }
 
 impl Marks {
-    /// The mark at `level`.
+    /// Returns the watermark at `level`.
     #[must_use]
     pub const fn at(&self, level: Level) -> u64 {
         match level {
@@ -46,16 +46,16 @@ impl Marks {
 
 /// The default distance between watermarks, in ten-thousandths of a zone.
 pub const SCALE_FACTOR_DEFAULT: u64 = 10;
-/// The default limit of a boost, in ten-thousandths of the high mark.
+/// The default limit of a boost, in ten-thousandths of the high watermark.
 pub const BOOST_FACTOR_DEFAULT: u64 = 15_000;
 
-/// KiB kept free, from the pages of low memory.
+/// Returns the KiB kept free, from the pages of low memory.
 #[must_use]
 pub fn min_free_kbytes(lowmem_pages: u64) -> u64 {
     (lowmem_pages * 4 * 16).isqrt().clamp(128, 262_144)
 }
 
-/// A zone's watermarks. `high_zone`: high memory or movable-only.
+/// Returns a zone's watermarks. `high_zone`: the zone is high memory or movable-only.
 #[must_use]
 pub fn marks(
     managed: u64,
@@ -70,8 +70,8 @@ pub fn marks(
     Marks { min, low: min + delta, high: min + 2 * delta, promo: min + 3 * delta }
 }
 
-/// What a zone's watermarks are raised by after a fragmenting fallback, given what they were raised
-/// by.
+/// Returns the new boost of a zone's watermarks after a fragmenting fallback, from the boost
+/// before.
 #[must_use]
 pub fn boosted(boost: u64, high: u64, factor: u64, managed: u64, pageblock_pages: u64) -> u64 {
     if factor == 0 || managed < 4 * pageblock_pages {
@@ -81,8 +81,9 @@ pub fn boosted(boost: u64, high: u64, factor: u64, managed: u64, pageblock_pages
     (boost + pageblock_pages).min(limit)
 }
 
-/// `reserve[z][j]`: pages of zone `z` that a request which may go as high as zone `j` must leave.
-/// `managed` and `ratio` are by zone, lowest first; a ratio of 0 reserves nothing.
+/// Returns the reserves. `reserve[z][j]`: pages of zone `z` that a request which may go as high as
+/// zone `j` must leave. `managed` and `ratio` are by zone, lowest first; a ratio of 0 reserves
+/// nothing.
 #[must_use]
 pub fn lowmem_reserve(managed: &[u64], ratio: &[u64]) -> Vec<Vec<u64>> {
     let reserve_of = |z: usize, j: usize| {
@@ -92,34 +93,33 @@ pub fn lowmem_reserve(managed: &[u64], ratio: &[u64]) -> Vec<Vec<u64>> {
     (0..managed.len()).map(|z| (0..managed.len()).map(|j| reserve_of(z, j)).collect()).collect()
 }
 
-/// What a watermark test needs to know of a zone.
+/// The data about a zone that a watermark test needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ZoneView {
-    /// Free pages, all types.
+    /// Free pages of all types.
     pub free: i64,
-    /// Of these, in CMA blocks.
+    /// Free pages in CMA blocks.
     pub free_cma: i64,
-    /// Of these, in high-atomic blocks.
+    /// Free pages in high-atomic blocks.
     pub free_highatomic: i64,
-    /// `reserve[this zone][highest zone of the request]`.
+    /// Pages reserved: `reserve[this zone][highest zone of the request]`.
     pub reserve: u64,
-    /// Whether a block of the order asked for, or larger, is free: on ordinary lists, in CMA, in
-    /// high-atomic blocks.
+    /// Where a block of the requested order, or a larger one, is free.
     pub blocks: BlocksFree,
 }
 
-/// Where large enough free blocks are.
+/// Which lists have a free block that is large enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BlocksFree {
-    /// Unmovable, movable or reclaimable.
+    /// Lists of unmovable, movable or reclaimable blocks.
     pub ordinary: bool,
-    /// CMA.
+    /// Lists of CMA blocks.
     pub cma: bool,
-    /// High-atomic.
+    /// Lists of high-atomic blocks.
     pub highatomic: bool,
 }
 
-/// Whether a request of `order` leaves the zone above `mark`. Strict: equality fails.
+/// Whether a request of `order` leaves the zone above `mark`. Equality fails.
 #[must_use]
 pub fn watermark_ok(zone: &ZoneView, order: u8, mark: u64, flags: AllocFlags) -> bool {
     let reserves = AllocFlags::NON_BLOCK
@@ -152,28 +152,29 @@ pub fn watermark_ok(zone: &ZoneView, order: u8, mark: u64, flags: AllocFlags) ->
         || (flags.any(AllocFlags::HIGHATOMIC.with(AllocFlags::OOM)) && zone.blocks.highatomic)
 }
 
-/// How far one CPU's delta may stray in normal times.
+/// Returns the threshold of one CPU's delta in normal times.
 #[must_use]
 pub fn threshold_normal(cpus: u32, managed: u64) -> u32 {
     let chunks = managed >> 15;
     125.min(2 * bits_of(u64::from(cpus)) * (1 + bits_of(chunks)))
 }
 
-/// How far it may stray while kswapd is awake.
+/// Returns the threshold of one CPU's delta while kswapd is awake.
 #[must_use]
 pub fn threshold_pressure(cpus: u32, marks: &Marks) -> u32 {
     let per_cpu = (marks.low - marks.min) / u64::from(cpus);
     per_cpu.clamp(1, 125) as u32
 }
 
-/// Below this many free pages the plain count is not to be trusted, if there is such a mark.
+/// Returns the number of free pages below which the plain count is too inexact. None if the count
+/// is never off by that much.
 #[must_use]
 pub fn drift_mark(cpus: u32, normal: u32, marks: &Marks) -> Option<u64> {
     let drift = u64::from(cpus) * u64::from(normal);
     (drift > marks.low - marks.min).then_some(marks.high + drift)
 }
 
-/// The position of the highest set bit, counted from 1; 0 for 0.
+/// Returns the position of the highest set bit, counted from 1; 0 for 0.
 fn bits_of(value: u64) -> u32 {
     u64::BITS - value.leading_zeros()
 }
@@ -181,16 +182,16 @@ fn bits_of(value: u64) -> u32 {
 /// The size of a per-CPU page set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PcpSize {
-    /// Pages moved under one lock hold.
+    /// Pages moved in one hold of the lock.
     pub batch: u32,
-    /// The least `high`.
+    /// Lowest value of `high`.
     pub high_min: u32,
-    /// The most `high`.
+    /// Highest value of `high`.
     pub high_max: u32,
 }
 
-/// The size of a zone's per-CPU sets. `fraction` of at least 8 fixes `high` at that share of the
-/// zone.
+/// Returns the size of a zone's per-CPU sets. A `fraction` of at least 8 fixes `high` at that share
+/// of the zone.
 #[must_use]
 pub fn pcp_size(managed: u64, marks: &Marks, cpus: u32, fraction: u64) -> PcpSize {
     let cpus = u64::from(cpus.max(1));
@@ -210,8 +211,8 @@ pub fn pcp_size(managed: u64, marks: &Marks, cpus: u32, fraction: u64) -> PcpSiz
     }
 }
 
-/// Free memory's fragmentation for a request: -1000 if a block is free, else 0 (for want of memory)
-/// to 1000 (for want of whole blocks).
+/// Returns the fragmentation index for a request. It is -1000 if a block is free, else 0 (failure
+/// from lack of memory) to 1000 (failure from fragmentation).
 #[must_use]
 pub fn fragmentation_index(order: u8, free_pages: u64, free_blocks: u64, has_block: bool) -> i64 {
     if free_blocks == 0 {
@@ -302,8 +303,8 @@ mod tests {
 
     #[test]
     fn a_high_zone_has_a_small_min_and_a_delta_of_its_share() {
-        // 1 GiB of high memory beside 1 GiB of low: share 1024, so delta 262 although min is
-        // capped.
+        // 1 GiB of high memory beside 1 GiB of low memory: the share is 1024, so the delta is 262
+        // although min is capped.
         let m = marks(262_144, 262_144, 4096, 10, true);
         assert_eq!([m.min, m.low, m.high, m.promo], [128, 390, 652, 914]);
         assert_eq!(marks(10_000, 262_144, 4096, 10, true).min, 32);
@@ -350,7 +351,7 @@ mod tests {
     #[test]
     fn the_test_is_strict_at_the_boundary() {
         let ok = |free, reserve| watermark_ok(&view(free, reserve), 0, 23, AllocFlags::NONE);
-        // The node of DMA 4096 and Normal 262144: high(DMA) is 23, reserve[DMA][Normal] is 1024.
+        // A node of DMA 4096 and Normal 262144: high(DMA) is 23, reserve[DMA][Normal] is 1024.
         assert!(ok(1000, 0));
         assert!(!ok(1000, 1024));
         assert!(ok(1048, 1024));
@@ -398,7 +399,7 @@ mod tests {
         let high = BlocksFree { highatomic: true, ..none };
         assert!(!ok(high, AllocFlags::CMA) && ok(high, AllocFlags::HIGHATOMIC));
         assert!(ok(high, AllocFlags::OOM));
-        // 2^order - 1 pages of a request are not usable by others.
+        // The last 2^order - 1 pages of a request do not count as free for the watermark.
         let tight = ZoneView { free: 1031, ..with(BlocksFree { ordinary: true, ..none }) };
         assert!(!watermark_ok(&tight, 3, 1024, AllocFlags::NONE));
         assert!(watermark_ok(&ZoneView { free: 1032, ..tight }, 3, 1024, AllocFlags::NONE));

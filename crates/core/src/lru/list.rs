@@ -1,7 +1,7 @@
 //! Intrusive lists over frame numbers.
 //!
-//! Owns the two links of each folio on it. Head is the newest, tail the oldest. A list belongs to
-//! one lruvec and is touched under its lru lock only.
+//! Owns the two links of each folio on a list. The head is the newest folio, the tail the oldest. A
+//! list belongs to one lruvec and is accessed under its lru lock only.
 //!
 //! Invariants
 //! * LIST-1: `len` is the number of nodes reachable from `head`.
@@ -12,16 +12,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::folio::{Folios, NO_FRAME};
 use crate::types::Pfn;
 
-/// How far ahead a walk is told what it will meet.
+/// Distance in folios between a list entry and the later folio that its hint names.
 pub const AHEAD: usize = 16;
 
-/// A list's ends and length.
+/// A list's ends, length and recent arrivals.
 #[derive(Clone, Debug)]
 pub struct List {
     head: u32,
     tail: u32,
     len: u32,
-    /// The last that became its newest, in turn: each is told who came [`AHEAD`] places later.
+    /// The last folios that were added at the head. Each gets as its hint the folio added [`AHEAD`]
+    /// places later.
     recent: [u32; AHEAD],
     turn: u32,
 }
@@ -33,25 +34,25 @@ impl Default for List {
 }
 
 impl List {
-    /// Folios on it.
+    /// Returns the number of folios on the list.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether nothing is on it.
+    /// Whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The oldest.
+    /// Returns the oldest folio.
     #[must_use]
     pub fn tail(&self) -> Option<Pfn> {
         (self.tail != NO_FRAME).then_some(Pfn(self.tail))
     }
 
-    /// The next newer one.
+    /// Returns the folio after `p` towards the head, which is newer.
     #[inline]
     #[must_use]
     pub fn newer(folios: &Folios, p: Pfn) -> Option<Pfn> {
@@ -59,7 +60,7 @@ impl List {
         (n != NO_FRAME).then_some(Pfn(n))
     }
 
-    /// Adds as the newest.
+    /// Adds a folio as the newest.
     #[inline]
     pub fn push_head(&mut self, folios: &Folios, p: Pfn) {
         let f = folios.at(p.0);
@@ -79,10 +80,10 @@ impl List {
         self.turn = self.turn.wrapping_add(1);
     }
 
-    /// Reads early the records of those that come after the next [`AHEAD`] folios from `from` on,
-    /// all at once: a list in random memory order is a chain of cache misses otherwise. A load is
-    /// the prefetch that safe code has; a locked operation waits for every load before it, so
-    /// they have to be issued together.
+    /// Reads early the records of the folios that follow the next [`AHEAD`] ones from `from` on. A
+    /// list in random memory order is otherwise a chain of cache misses. A load is the only
+    /// prefetch that safe code has. A locked operation waits for every load before it, so all loads
+    /// are issued together.
     pub fn look_ahead(folios: &Folios, from: Pfn) {
         let mut at = Some(from);
         let mut seen = 0;
@@ -96,7 +97,7 @@ impl List {
         std::hint::black_box(seen);
     }
 
-    /// Adds as the oldest.
+    /// Adds a folio as the oldest.
     #[inline]
     pub fn push_tail(&mut self, folios: &Folios, p: Pfn) {
         let f = folios.at(p.0);
@@ -110,7 +111,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes one off.
+    /// Removes a folio.
     #[inline]
     pub fn remove(&mut self, folios: &Folios, p: Pfn) {
         let f = folios.at(p.0);
@@ -126,14 +127,14 @@ impl List {
         self.len -= 1;
     }
 
-    /// Takes the oldest off.
+    /// Removes the oldest folio and returns it.
     pub fn pop_tail(&mut self, folios: &Folios) -> Option<Pfn> {
         let p = self.tail()?;
         self.remove(folios, p);
         Some(p)
     }
 
-    /// Cuts the segment `head..=tail` of `n` folios out and returns it as a list of its own.
+    /// Cuts out the segment `head..=tail` of `n` folios and returns it as a list of its own.
     pub fn cut(&mut self, folios: &Folios, head: Pfn, tail: Pfn, n: u32) -> Self {
         let before = folios.at(head.0).prev.load(Relaxed);
         let after = folios.at(tail.0).next.load(Relaxed);
@@ -151,7 +152,7 @@ impl List {
         Self { head: head.0, tail: tail.0, len: n, ..Self::default() }
     }
 
-    /// Joins all of `other` behind the oldest.
+    /// Appends all of `other` after the oldest folio.
     pub fn append(&mut self, folios: &Folios, other: Self) {
         if other.is_empty() {
             return;
@@ -166,14 +167,14 @@ impl List {
         self.len += other.len;
     }
 
-    /// Joins all of `other` before the newest.
+    /// Prepends all of `other` before the newest folio.
     pub fn prepend(&mut self, folios: &Folios, mut other: Self) {
         let mine = std::mem::take(self);
         other.append(folios, mine);
         *self = other;
     }
 
-    /// Newest to oldest. For checks and tests.
+    /// Returns all folios, newest to oldest. For checks and tests.
     #[must_use]
     pub fn order(&self, folios: &Folios) -> Vec<Pfn> {
         let mut out = Vec::new();
@@ -185,7 +186,7 @@ impl List {
         out
     }
 
-    /// Both directions agree with each other and with the length.
+    /// Checks that both directions agree with each other and with the length.
     ///
     /// # Panics
     /// If they do not.
@@ -259,7 +260,7 @@ mod tests {
             (0..40).map(|i| f.ahead(Pfn(i * 7 % 64)).map(|p| p.0)).collect();
         let later = |i: u32| (i + 16 < 40).then_some((i + 16) * 7 % 64);
         assert_eq!(told, (0..40).map(later).collect::<Vec<_>>());
-        // Who has left since is a hint like any other.
+        // A hint may name a folio that has left the list since; this is harmless.
         (0..40).for_each(|i| l.remove(&f, Pfn(i * 7 % 64)));
         List::look_ahead(&f, Pfn(0));
         assert!(l.is_empty());

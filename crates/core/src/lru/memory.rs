@@ -1,7 +1,7 @@
-//! A machine small enough to replay a trace on: one memcg, one address space, a limit.
+//! A minimal machine to replay a trace on: one memcg, one address space, a limit.
 //!
-//! Drives the engine the way the kernel drives its own when a task runs into its memcg's limit:
-//! accessed bits are exact, a fault at the limit reclaims 32 pages in the faulting task, new folios
+//! It drives the engine as the kernel drives its own LRU when a task runs into its memcg's limit.
+//! Accessed bits are exact. A fault at the limit reclaims 32 pages in the faulting task. New folios
 //! reach the lists through a per-CPU batch, and storage is immediate. There is no background
 //! reclaim, no readahead and no huge page.
 //!
@@ -26,24 +26,24 @@ use super::{Ctx, Evicted, Lruvec, Pageout, Pagevec, Scan, Shadow, Who};
 use crate::folio::{Folios, LruType, MemcgId, Word};
 use crate::observe::lru_gen::{self, Action, CommandError};
 use crate::observe::vmstat::{Event, VmStat};
-use crate::space::{Area, Backing, Place, Pte, Space, Spaces};
+use crate::space::{Area, Backing, Pte, PteRef, Space, Spaces};
 use crate::tunables::Tunables;
 use crate::types::{Pfn, Vpn};
 
-/// How a page is touched.
+/// The kind of an access to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Anonymous memory, read.
+    /// A read of anonymous memory.
     AnonRead,
-    /// Anonymous memory, written.
+    /// A write to anonymous memory.
     AnonWrite,
-    /// A mapped file page, read or executed.
+    /// A read or execution of a mapped file page.
     MmapRead,
-    /// A mapped file page, written.
+    /// A write to a mapped file page.
     MmapWrite,
-    /// A file page through `read`.
+    /// A `read` of a file page.
     FdRead,
-    /// A file page through `write`.
+    /// A `write` to a file page.
     FdWrite,
 }
 
@@ -64,12 +64,12 @@ impl Access {
     }
 }
 
-/// What a touch found.
+/// The result of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touch {
     /// The page was resident.
     Hit,
-    /// The page was touched for the first time.
+    /// The page was accessed for the first time.
     First,
     /// The page had been evicted and was brought in again.
     Refault,
@@ -83,18 +83,18 @@ impl Touch {
     }
 }
 
-/// Sums of a replay.
+/// Totals of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
-    /// Touches.
+    /// Accesses to pages.
     pub accesses: u64,
-    /// Pages brought in, first touches included.
+    /// Pages brought in, first accesses included.
     pub misses: u64,
     /// Pages brought in again.
     pub refaults: u64,
-    /// Folios looked at by reclaim.
+    /// Folios that reclaim scanned.
     pub scanned: u64,
-    /// Folios kept for their tier.
+    /// Folios kept because of their tier.
     pub protected: u64,
     /// Pages written out.
     pub written: u64,
@@ -102,20 +102,20 @@ pub struct Counts {
     pub reclaims: u64,
 }
 
-/// A run of pages of one nature.
+/// A range of pages of one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Its first page.
+    /// First page of the region.
     pub start: u64,
-    /// One past its last page.
+    /// First page after the region.
     pub end: u64,
-    /// What backs it.
+    /// Kind of memory that backs the region.
     pub backing: Backing,
-    /// Whether touches count (not for mappings advised to be random or sequential).
+    /// Whether accesses count (not for mappings advised to be random or sequential).
     pub recency: bool,
 }
 
-/// The machine.
+/// A machine that replays accesses in limited memory.
 #[derive(Debug)]
 pub struct Memory {
     folios: Folios,
@@ -134,7 +134,7 @@ pub struct Memory {
     regions: Vec<Region>,
 }
 
-/// The frames not in use, and what was written.
+/// Frames that are not in use, and the number of pages written.
 #[derive(Debug)]
 struct Store {
     free: Vec<u32>,
@@ -159,14 +159,14 @@ impl Pageout for Store {
 }
 
 impl Memory {
-    /// All pages anonymous.
+    /// Creates a machine whose pages are all anonymous.
     #[must_use]
     pub fn anon(tun: Tunables, pages: u64, limit: u32) -> Self {
         let all = Region { start: 0, end: pages, backing: Backing::Anon, recency: true };
         Self::new(tun, &[all], limit)
     }
 
-    /// Pages in `regions`, at most `limit` of them resident.
+    /// Creates a machine with the pages of `regions`, at most `limit` of them resident.
     ///
     /// # Panics
     /// If the limit is zero.
@@ -201,7 +201,7 @@ impl Memory {
         }
     }
 
-    /// Touches a page.
+    /// Accesses a page.
     ///
     /// # Panics
     /// If nothing at all can be reclaimed.
@@ -296,7 +296,7 @@ impl Memory {
         self.regions.iter().any(|r| r.start <= page && page < r.end && r.recency)
     }
 
-    /// Direct reclaim at the limit.
+    /// Runs direct reclaim at the limit.
     fn reclaim(&mut self, target: u64) {
         let cx = cx(&self.folios, &self.spaces, &self.tun, &self.stat, self.now_ms);
         self.counts.reclaims += 1;
@@ -317,19 +317,19 @@ impl Memory {
             if sc.reclaimed > 0 {
                 return;
             }
-            // Counters too old to see that a list ran dry would stall reclaim for good.
+            // Counters too stale to show that a list has become empty would stall reclaim for good.
             self.lruvec.fold();
             force = sc.skipped_deactivate;
         }
         panic!("nothing can be reclaimed");
     }
 
-    /// Moves the clock forward.
+    /// Sets the clock, in milliseconds.
     pub fn set_now_ms(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
     }
 
-    /// The sums so far.
+    /// Returns the totals of the replay.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let scans = [Event::EbbScanned, Event::PgScanDirect];
@@ -345,23 +345,23 @@ impl Memory {
         }
     }
 
-    /// Pages resident now.
+    /// Returns the number of resident pages.
     #[must_use]
     pub fn resident(&self) -> u32 {
         self.limit - self.store.free.len() as u32
     }
 
-    /// The text of `lru_gen` (or `lru_gen_full`).
+    /// Returns the text of `lru_gen` (or `lru_gen_full`).
     #[must_use]
     pub fn lru_gen(&self, path: &str, full: bool) -> String {
         let cx = cx(&self.folios, &self.spaces, &self.tun, &self.stat, self.now_ms);
         lru_gen::text(&cx, &self.lruvec, Some(path), 0, full)
     }
 
-    /// Commands as written to `lru_gen`.
+    /// Carries out commands as written to `lru_gen`.
     ///
     /// # Errors
-    /// That of the first command that fails.
+    /// The error of the first command that fails.
     pub fn command(&mut self, text: &str) -> Result<(), CommandError> {
         let cx = cx(&self.folios, &self.spaces, &self.tun, &self.stat, self.now_ms);
         self.pagevec.drain(&self.lruvec, &cx);
@@ -381,28 +381,28 @@ impl Memory {
         })
     }
 
-    /// The counters under their vmstat names.
+    /// Returns the counters under their vmstat names.
     #[must_use]
     pub fn vmstat(&self) -> &VmStat {
         &self.stat
     }
 
-    /// The lruvec, for looking at.
+    /// Returns the lruvec, for inspection.
     #[must_use]
     pub fn lruvec(&self) -> &Lruvec {
         &self.lruvec
     }
 
-    /// The switches in force.
+    /// Returns the switches in force.
     #[must_use]
     pub fn tunables(&self) -> &Tunables {
         &self.tun
     }
 
-    /// Puts what is gathered on the lists and checks every invariant.
+    /// Puts gathered folios on the lists and checks every invariant.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// If an invariant does not hold.
     pub fn check_invariants(&mut self) {
         let cx = cx(&self.folios, &self.spaces, &self.tun, &self.stat, self.now_ms);
         self.pagevec.drain(&self.lruvec, &cx);
@@ -410,8 +410,9 @@ impl Memory {
     }
 }
 
-/// A mapped page written, or present in the page cache and not mapped yet.
-fn touch_mapped(folios: &Folios, place: Place<'_>, pte: Pte, access: Access) {
+/// Sets the bits of a mapped page on an access. The page may be in the page cache and not mapped
+/// yet.
+fn touch_mapped(folios: &Folios, place: PteRef<'_>, pte: Pte, access: Access) {
     let mut bits = Pte::MAPPED | Pte::ACCESSED;
     if access.writes() {
         bits |= Pte::DIRTY;
@@ -420,7 +421,7 @@ fn touch_mapped(folios: &Folios, place: Place<'_>, pte: Pte, access: Access) {
         folios.set(pte.pfn(), Word::MAPPED);
     }
     if access == Access::AnonWrite && !pte.all(Pte::DIRTY) {
-        // Its stored copy is stale from now on.
+        // The stored copy is stale from now on.
         folios.clear(pte.pfn(), Word::SWAPCACHE);
     }
     place.touch(pte, bits);

@@ -1,20 +1,20 @@
-//! Which pages to keep: the multi-gen and the classic LRU behind one trait.
+//! The LRU: the multi-gen and the classic lists behind one trait.
 //!
-//! Owns the lruvec (the reclaim state of one memcg on one node), its lists and its lru lock. The two
-//! implementations are [`gen`](mod@self::gen) and [`classic`]; a lruvec uses one at a time and can be
-//! switched at run time, in bounded slices ([`Lruvec::switch`]).
+//! Owns the lruvec (the reclaim state of one memcg on one node), its lists and its lru lock. The
+//! two implementations are [`gen`](mod@self::gen) and [`classic`]. A lruvec uses one at a time and
+//! can be switched at run time, in bounded slices ([`Lruvec::switch`]).
 //!
-//! Nothing here knows what a page's content is or where it is stored: eviction hands each folio to a
-//! [`Pageout`], which takes it out of memory or says why not.
+//! No code here knows a page's content or where it is stored. Eviction hands each folio to a
+//! [`Pageout`], which takes it out of memory or returns the reason why not.
 //!
 //! Invariants
 //! * LRU-1: a folio is on at most one list, and `LRU` is set exactly while it is on one.
 //! * LRU-2: the size counters equal the sums over the lists at quiescence.
 //! * LRU-3: only one of the two sets of lists is in use, except while [`Lruvec::switch`] is between
-//!   two slices; then each folio is still on exactly one list.
+//!   two slices. Then each folio is still on exactly one list.
 //!
-//! Lock order: memcg LRU < space areas < lru lock. The lru lock is a leaf: nothing is called back
-//! under it, and no list operation waits.
+//! Lock order: memcg LRU < space areas < lru lock. The lru lock is a leaf: no callback runs under
+//! it, and no list operation waits.
 
 pub mod classic;
 pub mod r#gen;
@@ -30,7 +30,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use pagevec::Pagevec;
 pub use scan::{
-    Aged, Evicted, Isolation, Met, Pageout, Protection, Scan, Shadow, ShortShadow, Told, Who, Yield,
+    Aged, Evicted, Isolation, Met, Pageout, Protection, Scan, ScanEvent, Shadow, ShortShadow, Who,
+    Yield,
 };
 
 use self::classic::ClassicState;
@@ -42,66 +43,66 @@ use crate::space::Spaces;
 use crate::tunables::{LruKind, Tunables};
 use crate::types::Pfn;
 
-/// Zones a node can have lists for.
+/// Number of zones that a node can have lists for.
 pub const ZONES: usize = 4;
 
-/// What every operation is handed: the tables it works on and the time.
+/// The context of every operation: the tables it works on and the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Ctx<'a> {
-    /// Frame descriptors.
+    /// Frame descriptors of all folios.
     pub folios: &'a Folios,
-    /// Address spaces.
+    /// Address spaces that may map the folios.
     pub spaces: &'a Spaces,
-    /// Switches.
+    /// Switches in force.
     pub tun: &'a Tunables,
-    /// Counters.
+    /// Counters of events.
     pub stat: &'a VmStat,
-    /// Now, in milliseconds of the driver's clock.
+    /// Time now, in milliseconds of the driver's clock.
     pub now_ms: u64,
 }
 
-/// Every list of a lruvec; under the lru lock.
+/// All lists of a lruvec, protected by the lru lock.
 #[derive(Debug, Default)]
 pub struct Lists {
-    /// By slot; the last two are the probation list's halves.
+    /// Lists of the multi-gen LRU by slot. The last two slots are the halves of the probation list.
     pub(crate) r#gen: [[[List; ZONES]; 2]; SLOTS],
-    /// Inactive anonymous, active anonymous, inactive file, active file.
+    /// Classic lists: inactive anonymous, active anonymous, inactive file, active file.
     pub(crate) classic: [List; 4],
     pub(crate) unevictable: List,
 }
 
-/// One implementation of the lists.
+/// One implementation of the LRU lists.
 pub trait Lru: Sync {
-    /// Puts a folio on the list its state asks for.
+    /// Puts a folio on the list that its state determines.
     fn add(&self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add);
-    /// Takes a folio off its list; `keep_age` leaves it marked young if it was.
+    /// Removes a folio from its list. With `keep_age` a young folio stays marked young.
     fn del(&self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, keep_age: bool);
-    /// An access through a file descriptor. True if the folio should be moved by
-    /// [`Lruvec::activate`] (which callers may batch).
+    /// Records an access through a file descriptor. Returns true if [`Lruvec::activate`] should
+    /// move the folio (callers may batch that).
     fn mark_accessed(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> bool;
-    /// What to remember of a folio that is leaving memory.
+    /// Returns the shadow of a folio that is leaving memory.
     fn eviction_shadow(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Shadow;
-    /// What the clock that made `token` shows now, as it stands in a token.
+    /// Returns the present value of the clock that made `token`, at its position in a token.
     fn clock(&self, v: &Lruvec, cx: &Ctx, token: u64) -> u64;
-    /// A folio whose word was `w` left memory.
+    /// Counts that a folio with word `w` left memory.
     fn note_evicted(&self, v: &Lruvec, cx: &Ctx, w: Word);
-    /// A folio came back; its flags take up what the shadow says. True if it was recent.
+    /// Handles a refault: restores the folio's flags from the shadow. Returns true if it is recent.
     fn refault(&self, v: Came, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool;
-    /// Reclaims at one priority. True if the memcg LRU should rotate this lruvec.
+    /// Reclaims at one priority. Returns true if the memcg LRU should rotate this lruvec.
     fn shrink(&self, v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool;
-    /// Whether the folios of a batch being put on the lists are told that they were faulted in.
+    /// Marks a new folio that a page fault brought in, before it goes on the lists.
     fn note_fault(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn);
 }
 
-/// Where a folio that came back is now, and where it left.
+/// The lruvec of a refaulted folio now, and the lruvec that it left.
 pub(crate) type Came<'a> = (&'a Lruvec, &'a Lruvec);
 
-/// How a folio is put on a list.
+/// The way a folio is put on a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Add {
     /// By its state.
     Normal,
-    /// Its write-out ended: next to be reclaimed.
+    /// At the old end, because its writeback ended: it is reclaimed next.
     Rotate,
 }
 
@@ -116,7 +117,7 @@ pub struct Lruvec {
     lists: Mutex<Lists>,
     pub(crate) r#gen: GenState,
     pub(crate) classic: ClassicState,
-    /// Pages in memory that whoever took them ([`Evicted::Taken`]) has yet to put back or let go.
+    /// Pages in memory that a `Pageout` took ([`Evicted::Taken`]) and has yet to put back or free.
     taken: AtomicU64,
     /// Pages: inactive and active anonymous, inactive and active file, unevictable.
     sizes: [AtomicI64; 5],
@@ -126,13 +127,13 @@ pub struct Lruvec {
 }
 
 impl Lruvec {
-    /// An empty one, on the first node.
+    /// Creates an empty lruvec on the first node.
     #[must_use]
     pub fn new(memcg: MemcgId, kind: LruKind, now_ms: u64) -> Self {
         Self::on_node(memcg, 0, kind, now_ms)
     }
 
-    /// An empty one.
+    /// Creates an empty lruvec on `node`.
     #[must_use]
     pub fn on_node(memcg: MemcgId, node: u8, kind: LruKind, now_ms: u64) -> Self {
         let kind = match kind {
@@ -153,40 +154,40 @@ impl Lruvec {
         }
     }
 
-    /// Its memcg.
+    /// Returns the memcg of this lruvec.
     #[must_use]
     pub fn memcg(&self) -> MemcgId {
         self.memcg
     }
 
-    /// Its node.
+    /// Returns the node of this lruvec.
     #[must_use]
     pub fn node(&self) -> u8 {
         self.node
     }
 
-    /// Whether it is the one that a folio belongs to, by its memcg and its node.
+    /// Whether a folio belongs to this lruvec, by its memcg and its node.
     pub(crate) fn is_of(&self, cx: &Ctx, pfn: Pfn) -> bool {
         cx.folios.memcg(pfn) == self.memcg && cx.folios.node(pfn) == self.node
     }
 
-    /// Whether it is the one that a folio left.
+    /// Whether a folio with this shadow left this lruvec.
     pub(crate) fn is_left_by(&self, shadow: Shadow) -> bool {
         (shadow.memcg(), shadow.node()) == (self.memcg.0, self.node)
     }
 
-    /// Whether its memcg still exists for its users.
+    /// Whether the memcg still exists for its users.
     #[must_use]
     pub fn online(&self) -> bool {
         self.online.load(Relaxed)
     }
 
-    /// Notes that the memcg was removed: what is left is reclaimed whole.
+    /// Records that the memcg was removed. Reclaim then takes all its memory.
     pub fn set_offline(&self) {
         self.online.store(false, Relaxed);
     }
 
-    /// The implementation in use.
+    /// Returns the LRU in use.
     #[must_use]
     pub fn kind(&self) -> LruKind {
         if self.kind.load(Relaxed) == KIND_GEN { LruKind::Gen } else { LruKind::Classic }
@@ -199,8 +200,8 @@ impl Lruvec {
         }
     }
 
-    /// Takes the lru lock. A panic under it leaves lists that checks will report, so poison is
-    /// ignored.
+    /// Takes the lru lock. Poison is ignored, because the checks report lists that a panic under
+    /// the lock left broken.
     pub fn lock(&self) -> MutexGuard<'_, Lists> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -209,13 +210,13 @@ impl Lruvec {
         self.sizes[list].fetch_add(pages, Relaxed);
     }
 
-    /// Pages on the inactive or active side of a type.
+    /// Returns the pages on the inactive or active side of a type.
     #[must_use]
     pub fn size(&self, ty: LruType, active: bool) -> u64 {
         self.sizes[ty.index() * 2 + usize::from(active)].load(Relaxed).max(0) as u64
     }
 
-    /// Pages of both types that lie in zones up to one.
+    /// Returns the pages of both types in zones up to `zone`.
     #[must_use]
     pub fn eligible(&self, zone: usize) -> u64 {
         match self.kind() {
@@ -224,30 +225,32 @@ impl Lruvec {
         }
     }
 
-    /// Pages on the unevictable list.
+    /// Returns the pages on the unevictable list.
     #[must_use]
     pub fn unevictable(&self) -> u64 {
         self.sizes[4].load(Relaxed).max(0) as u64
     }
 
-    /// Pages of a type.
+    /// Returns the pages of a type.
     #[must_use]
     pub fn total(&self, ty: LruType) -> u64 {
         self.size(ty, false) + self.size(ty, true)
     }
 
-    /// So many pages are off the lists, in memory still: they count when a refault's distance is judged.
+    /// Sets the number of pages that are off the lists but still in memory. They count when a
+    /// refault's distance is judged.
     pub fn set_taken(&self, pages: u64) {
         self.taken.store(pages, Relaxed);
     }
 
-    /// Pages of both types that could be reclaimed, those taken off the lists for it included.
+    /// Returns the pages of both types that could be reclaimed, including those isolated for
+    /// reclaim.
     #[must_use]
     pub fn memory(&self) -> u64 {
         LruType::ALL.iter().map(|&ty| self.total(ty)).sum::<u64>() + self.taken.load(Relaxed)
     }
 
-    /// The generations.
+    /// Returns the state of the generations.
     #[must_use]
     pub fn generations(&self) -> &GenState {
         &self.r#gen
@@ -270,13 +273,14 @@ impl Lruvec {
         }
     }
 
-    /// Takes a folio off its list because it is being freed or moved. False if it was on none.
+    /// Removes a folio from its list because it is being freed or moved. Returns false if it was on
+    /// no list.
     pub fn remove(&self, cx: &Ctx, pfn: Pfn) -> bool {
         let mut lists = self.lock();
         self.remove_locked(cx, &mut lists, pfn, false)
     }
 
-    /// Takes a folio off for a move within memory: it will be as young when put back.
+    /// Isolates a folio for a move within memory. It keeps its age when it is put back.
     pub fn isolate(&self, cx: &Ctx, pfn: Pfn) -> bool {
         let mut lists = self.lock();
         self.remove_locked(cx, &mut lists, pfn, true)
@@ -305,14 +309,14 @@ impl Lruvec {
         true
     }
 
-    /// An access through a file descriptor; the folio is moved at once if it has to be.
+    /// Records an access through a file descriptor. Moves the folio at once if necessary.
     pub fn mark_accessed(&self, cx: &Ctx, pfn: Pfn) {
         if self.mark_accessed_lazily(cx, pfn) {
             self.activate(cx, pfn);
         }
     }
 
-    /// An access through a file descriptor. True if the folio is to be activated.
+    /// Records an access through a file descriptor. Returns true if the folio is to be activated.
     pub fn mark_accessed_lazily(&self, cx: &Ctx, pfn: Pfn) -> bool {
         let w = cx.folios.word(pfn);
         if w.has(Word::DROPBEHIND.or(Word::UNEVICTABLE)) {
@@ -321,7 +325,7 @@ impl Lruvec {
         self.policy().mark_accessed(self, cx, pfn)
     }
 
-    /// Accesses through page tables, found by a walk that was made elsewhere.
+    /// Records accesses through page tables that a walk by the driver found.
     pub fn accessed(&self, cx: &Ctx, pfns: &[Pfn]) {
         match self.kind() {
             LruKind::Gen => r#gen::accessed(self, cx, pfns),
@@ -329,7 +333,7 @@ impl Lruvec {
         }
     }
 
-    /// Moves a folio among the young.
+    /// Moves a folio to the young generations or the active list.
     pub fn activate(&self, cx: &Ctx, pfn: Pfn) {
         let mut lists = self.lock();
         self.activate_locked(cx, &mut lists, pfn);
@@ -347,7 +351,7 @@ impl Lruvec {
         }
     }
 
-    /// Advice that a folio will not be needed soon.
+    /// Applies the advice that a folio will not be needed soon.
     pub fn deactivate(&self, cx: &Ctx, pfn: Pfn) {
         let mut lists = self.lock();
         let clear = Word::REFERENCED.or(Word::WORKINGSET);
@@ -365,7 +369,8 @@ impl Lruvec {
         }
     }
 
-    /// Advice that a folio's content is not needed: it becomes a clean file folio.
+    /// Applies the advice that a folio's content is not needed. The folio becomes a clean file
+    /// folio.
     pub fn lazyfree(&self, cx: &Ctx, pfn: Pfn) {
         let mut lists = self.lock();
         if self.remove_locked(cx, &mut lists, pfn, false) {
@@ -376,7 +381,7 @@ impl Lruvec {
         }
     }
 
-    /// A write-out ended. A folio meant for reclaim goes to the old end.
+    /// Ends a writeback. A folio marked for reclaim goes to the old end.
     pub fn end_writeback(&self, cx: &Ctx, pfn: Pfn) {
         let old = cx.folios.clear(pfn, Word::WRITEBACK);
         if !old.has(Word::RECLAIM) {
@@ -394,29 +399,30 @@ impl Lruvec {
         }
     }
 
-    /// What to remember of a folio that is leaving memory.
+    /// Returns the shadow of a folio that is leaving memory.
     #[must_use]
     pub fn eviction_shadow(&self, cx: &Ctx, pfn: Pfn) -> Shadow {
         self.policy().eviction_shadow(self, cx, pfn)
     }
 
-    /// The shadow that was cut short.
+    /// Returns the full shadow of a short one.
     #[must_use]
     pub fn recall(&self, cx: &Ctx, short: ShortShadow) -> Shadow {
         short.recall(self.policy().clock(self, cx, short.token()), (self.memcg.0, self.node))
     }
 
-    /// A folio whose word was `w` left memory.
+    /// Counts that a folio with word `w` left memory.
     pub fn note_evicted(&self, cx: &Ctx, w: Word) {
         self.policy().note_evicted(self, cx, w);
     }
 
-    /// A folio came back from outside memory. True if it had left recently.
+    /// Handles a refault of a folio that left this lruvec. Returns true if it left recently.
     pub fn refault(&self, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
         self.policy().refault((self, self), cx, pfn, shadow, in_fault)
     }
 
-    /// The same, of one that may have left another node of its memcg: `left`.
+    /// Handles a refault of a folio that left `left`, which may be another node's lruvec of this
+    /// memcg.
     pub fn refault_from(
         &self,
         left: &Self,
@@ -428,17 +434,18 @@ impl Lruvec {
         self.policy().refault((self, left), cx, pfn, shadow, in_fault)
     }
 
-    /// Tells a new folio that a page fault brought it, before it goes on the lists.
+    /// Marks a new folio that a page fault brought in, before it goes on the lists.
     pub fn note_fault(&self, cx: &Ctx, pfn: Pfn) {
         self.policy().note_fault(self, cx, pfn);
     }
 
-    /// Reclaims at the priority in `sc`. True if the memcg LRU should rotate this lruvec.
+    /// Reclaims at the priority in `sc`. Returns true if the memcg LRU should rotate this lruvec.
     pub fn shrink(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
         self.policy().shrink(self, cx, sc, out)
     }
 
-    /// The `+` command of `lru_gen`: opens a new generation, if `seq` is not beyond the youngest.
+    /// Carries out the `+` command of `lru_gen`: opens a new generation, if `seq` is not beyond the
+    /// youngest.
     ///
     /// # Errors
     /// The generation does not exist yet, or another task aged first.
@@ -453,8 +460,8 @@ impl Lruvec {
         r#gen::run_aging(self, cx, &mut sc, seq, swappiness, force)
     }
 
-    /// The `-` command of `lru_gen`: evicts generations up to `seq`, at most `sc.target` pages, at
-    /// the swappiness in `sc`. Returns pages freed.
+    /// Carries out the `-` command of `lru_gen`: evicts generations up to `seq`, at most
+    /// `sc.target` pages. The swappiness is that of `sc`. Returns the pages freed.
     ///
     /// # Errors
     /// The generation is one of the two youngest.
@@ -468,7 +475,7 @@ impl Lruvec {
         r#gen::run_eviction(self, cx, sc, out, seq)
     }
 
-    /// A reclaim run over this lruvec ended, at whatever priority.
+    /// Ends a reclaim run over this lruvec, at whatever priority.
     pub fn end_reclaim(&self) {
         self.classic.snapshot();
     }
@@ -476,7 +483,7 @@ impl Lruvec {
     /// Checks every invariant that can be checked from the lists.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// If an invariant does not hold.
     pub fn check_invariants(&self, cx: &Ctx) {
         let lists = self.lock();
         self.r#gen.check(self, cx, &lists);

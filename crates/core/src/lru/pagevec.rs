@@ -1,20 +1,21 @@
-//! Folios gathered per CPU before they go on the lists, so that the lru lock is taken once for
-//! many.
+//! Batches of folios that one CPU gathers before they go on the lists, so that the lru lock is
+//! taken once for many.
 //!
-//! A folio gathered to be added is on no list: its generation is unset and walks pass it over.
+//! A folio gathered to be added is on no list. Its generation is unset, and walks skip it.
 //!
 //! Invariant
-//! * PAGEVEC-1: nothing is moved that is another lruvec's. A folio gathered to be moved is on a list still; it may be reclaimed
-//!   before it is moved, and its frame be another memcg's by then.
+//! * PAGEVEC-1: a batch moves no folio of another lruvec. A folio gathered to be activated is still
+//!   on a list. It may be reclaimed before it is moved, and its frame may then belong to another
+//!   memcg.
 
 use super::{Add, Ctx, Lruvec};
 use crate::folio::Word;
 use crate::types::Pfn;
 
-/// Folios a batch holds at most.
+/// Most folios in a batch.
 pub const PAGEVEC_MAX: usize = 31;
 
-/// One CPU's batches.
+/// The batches of one CPU.
 #[derive(Debug)]
 pub struct Pagevec {
     add: [Pfn; PAGEVEC_MAX],
@@ -30,7 +31,7 @@ impl Default for Pagevec {
 }
 
 impl Pagevec {
-    /// Gathers a new folio; all go on the lists when the batch is full or the folio is large.
+    /// Gathers a new folio. All go on the lists when the batch is full or the folio is large.
     pub fn add(&mut self, v: &Lruvec, cx: &Ctx, pfn: Pfn) {
         self.add[self.adds] = pfn;
         self.adds += 1;
@@ -40,7 +41,7 @@ impl Pagevec {
         }
     }
 
-    /// Gathers a folio that is to be moved among the young.
+    /// Gathers a folio that is to be activated.
     pub fn activate(&mut self, v: &Lruvec, cx: &Ctx, pfn: Pfn) {
         let w = cx.folios.word(pfn);
         if w.has(Word::ACTIVE.or(Word::UNEVICTABLE)) || !w.has(Word::LRU) {
@@ -54,7 +55,7 @@ impl Pagevec {
         }
     }
 
-    /// Whether `pfn` is still waiting to be added.
+    /// Whether `pfn` still waits to be added.
     #[must_use]
     pub fn is_adding(&self, pfn: Pfn) -> bool {
         self.add[..self.adds].contains(&pfn)
@@ -86,7 +87,7 @@ impl Pagevec {
         self.activates = 0;
     }
 
-    /// Puts everything gathered on the lists.
+    /// Puts all gathered folios on the lists.
     pub fn drain(&mut self, v: &Lruvec, cx: &Ctx) {
         self.drain_adds(v, cx);
         self.drain_activates(v, cx);
@@ -101,7 +102,8 @@ mod tests {
     use crate::tunables::{LruKind, Tunables};
     use crate::types::Vpn;
 
-    /// Its links were taken out of one list and its length out of another's.
+    /// Shows that a folio whose frame went to another memcg is left alone. Otherwise its links
+    /// would leave one list and its length be taken from another's.
     #[test]
     fn a_folio_that_was_reclaimed_before_it_is_moved_stays_with_the_memcg_that_has_its_frame() {
         let mut rig = Rig::of_kind(8, Tunables::preset("classic").unwrap(), LruKind::Classic);
@@ -109,7 +111,7 @@ mod tests {
         let mut gathered = Pagevec::default();
         gathered.activate(&rig.v, &rig.cx(), pfns[1]);
         gathered.activate(&rig.v, &rig.cx(), pfns[2]);
-        // The frame of the first is reclaimed and given to another memcg.
+        // The frame of the first folio is reclaimed and given to another memcg.
         let other = Lruvec::new(MemcgId(2), LruKind::Classic, 0);
         assert!(rig.v.remove(&rig.cx(), pfns[1]));
         let word = Word::new(LruType::File, 0, 0);

@@ -1,4 +1,5 @@
-//! What a reclaim pass is asked for, and the one seam to whoever takes pages out of memory.
+//! The parameters and results of a reclaim pass, and the interface to the driver that takes pages
+//! out of memory.
 
 use super::Ctx;
 use super::r#gen::aging::Aging;
@@ -7,57 +8,60 @@ use crate::folio::LruType;
 use crate::tunables::{Batch, Tunables};
 use crate::types::Pfn;
 
-/// Pages one direct reclaim asks for, and the batch of the classic LRU, unless `reclaim.batch` is less.
+/// Pages that one direct reclaim asks for, and the batch of the classic LRU, unless `reclaim.batch`
+/// is less.
 pub const SWAP_CLUSTER_MAX: u64 = Batch::MAX;
-/// Pages one multi-gen batch isolates at most (a large folio may exceed it once): two of the classic LRU's.
+/// Most pages isolated in one multi-gen batch (a large folio may exceed it once). Twice the classic
+/// LRU's.
 pub const MIN_LRU_BATCH: u64 = 2 * SWAP_CLUSTER_MAX;
-/// Folios one multi-gen pass looks at under one lock hold.
+/// Folios that one multi-gen pass looks at in one hold of the lock.
 pub const MAX_LRU_BATCH: u64 = 4096;
-/// The gentlest priority.
+/// The priority of the lowest pressure.
 pub const DEF_PRIORITY: u8 = 12;
 
-/// Pages the classic LRU takes off a list at a time here, and a task asks for.
+/// Returns the pages that the classic LRU isolates at a time, and that a task asks for, with these
+/// switches.
 #[must_use]
 pub fn batch(tun: &Tunables) -> u64 {
     tun.reclaim.batch.0.clamp(1, SWAP_CLUSTER_MAX)
 }
 
-/// Pages the multi-gen LRU takes at a time here.
+/// Returns the pages that the multi-gen LRU isolates at a time, with these switches.
 #[must_use]
 pub fn gen_batch(tun: &Tunables) -> u64 {
     2 * batch(tun)
 }
 
-/// Pages a task asks for: at most a batch, and for small memories one of `reclaim.parts` parts of it (0:
-/// always a batch).
+/// Returns the pages that a task asks for. At most a batch; in small memories, memory divided by
+/// `reclaim.parts` (0: always a batch).
 #[must_use]
 pub fn task_target(pages: u64, tun: &Tunables) -> u64 {
     let batch = batch(tun);
     pages.checked_div(tun.reclaim.parts).unwrap_or(batch).clamp(1, batch)
 }
 
-/// Who reclaims.
+/// The kind of reclaimer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
-    /// The background reclaimer.
+    /// The background reclaimer, kswapd.
     Kswapd,
-    /// An allocating task.
+    /// An allocating task (direct reclaim).
     Direct,
-    /// A command.
+    /// A command (proactive reclaim).
     Proactive,
 }
 
-/// What is left of a folio after it left memory: 63 bits.
+/// The shadow that a folio leaves behind when it is evicted: 63 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shadow(pub u64);
 
 impl Shadow {
     const MEMCG_BITS: u32 = 16;
     const NODE_BITS: u32 = 6;
-    /// Bits of the token: the eviction clock and what the LRU wants to know.
+    /// Bits of the token: the eviction clock and further data of the LRU.
     pub const TOKEN_BITS: u32 = 63 - 1 - Self::NODE_BITS - Self::MEMCG_BITS;
 
-    /// Packs; the token is truncated.
+    /// Packs the fields. The token is truncated.
     #[must_use]
     pub const fn pack(token: u64, memcg: u16, node: u8, workingset: bool) -> Self {
         let token = token & ((1 << Self::TOKEN_BITS) - 1);
@@ -66,76 +70,77 @@ impl Shadow {
         Self((v << 1) | workingset as u64)
     }
 
-    /// What fits beside a slot number in a page-table entry: the lowest bits of the token, and whether
-    /// it was in the working set. [`Lruvec::recall`](super::Lruvec::recall) restores the rest.
+    /// Returns the part that fits beside a slot number in a page-table entry. That is the lowest
+    /// bits of the token, and whether the folio was in the working set.
+    /// [`Lruvec::recall`](super::Lruvec::recall) restores the rest.
     #[must_use]
     pub const fn shorten(self) -> ShortShadow {
         let token = self.token() & ((1 << ShortShadow::TOKEN_BITS) - 1);
         ShortShadow(((token as u32) << 1) | self.workingset() as u32)
     }
 
-    /// The token.
+    /// Returns the token.
     #[must_use]
     pub const fn token(self) -> u64 {
         self.0 >> (1 + Self::NODE_BITS + Self::MEMCG_BITS)
     }
 
-    /// The memcg the folio was charged to.
+    /// Returns the memcg that the folio was charged to.
     #[must_use]
     pub const fn memcg(self) -> u16 {
         (self.0 >> (1 + Self::NODE_BITS)) as u16
     }
 
-    /// The node it was on.
+    /// Returns the node that the folio was on.
     #[must_use]
     pub const fn node(self) -> u8 {
         (self.0 >> 1) as u8 & 0x3f
     }
 
-    /// Whether it had been in the working set.
+    /// Whether the folio was in the working set.
     #[must_use]
     pub const fn workingset(self) -> bool {
         self.0 & 1 != 0
     }
 }
 
-/// A shadow cut short: 29 bits. Its clock runs over after some ten million evictions at the earliest.
+/// A shortened shadow: 29 bits. Its clock wraps after some ten million evictions at the earliest.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShortShadow(pub u32);
 
 impl ShortShadow {
-    /// Bits it has.
+    /// Number of bits in a short shadow.
     pub const BITS: u32 = 29;
     const TOKEN_BITS: u32 = Self::BITS - 1;
 
-    /// The shadow it was, if the clock of its kind, in the place it has in a token, has gone on to
-    /// `now` since and not run over.
+    /// Returns the full shadow, if the clock has since gone on to `now` and not wrapped. `now` is
+    /// at the clock's position in a token.
     #[must_use]
     pub(crate) const fn recall(self, now: u64, (memcg, node): (u16, u8)) -> Shadow {
         let behind = now.wrapping_sub(self.token()) & ((1 << Self::TOKEN_BITS) - 1);
         Shadow::pack(now.wrapping_sub(behind), memcg, node, self.0 & 1 != 0)
     }
 
-    /// The lowest bits of the token.
+    /// Returns the lowest bits of the token.
     #[must_use]
     pub(crate) const fn token(self) -> u64 {
         (self.0 >> 1) as u64
     }
 }
 
-/// How much of a memcg is spared.
+/// How much of a memcg reclaim spares.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Protection {
-    /// Not to be reclaimed at all.
+    /// Whether the memcg is below `min`, so that it must not be reclaimed at all.
     pub below_min: bool,
-    /// Below its soft protection.
+    /// Whether the memcg is below its soft protection.
     pub below_low: bool,
     /// Pages protected in this pass.
     pub pages: u64,
 }
 
 impl Protection {
-    /// How many of `size` pages are scanned once the protected share is taken out.
+    /// Returns how many of `size` pages are scanned after the protected share is taken off.
     #[must_use]
     pub fn apply(&self, size: u64, tun: &Tunables) -> u64 {
         if self.pages == 0 || size == 0 {
@@ -146,27 +151,27 @@ impl Protection {
     }
 }
 
-/// What a pass met, in pages.
+/// The pages that a pass met, by their state.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Met {
-    /// Taken off the lists to be looked at.
+    /// Pages taken off the lists to be looked at.
     pub taken: u64,
-    /// Of these, of files.
+    /// File pages among those taken.
     pub file_taken: u64,
-    /// Dirty, or being written.
+    /// Pages that are dirty or under writeback.
     pub dirty: u64,
-    /// Dirty file pages that nobody was writing.
+    /// Dirty file pages that are not under writeback.
     pub unqueued_dirty: u64,
-    /// Being written, and marked to be freed after that.
+    /// Pages under writeback that are marked to be freed after that.
     pub writeback: u64,
-    /// Being written, and met so before.
+    /// Pages under writeback that a pass had met so before.
     pub congested: u64,
-    /// Being written, met so before, and the node knows of the trouble.
+    /// Pages under writeback that a pass had met so before, while the node is flagged for this.
     pub immediate: u64,
 }
 
 impl Met {
-    /// What was met after `before`.
+    /// Returns the pages met after `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -181,78 +186,81 @@ impl Met {
     }
 }
 
-/// A reclaim pass: what is asked, and what came of it.
+/// A reclaim pass: its parameters and results.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// Who asks.
+    /// The kind of reclaimer.
     pub who: Who,
-    /// The whole node is short, not one memcg.
+    /// Whether the whole node is short of memory, not one memcg.
     pub root: bool,
-    /// Lists are scanned by `size >> priority`.
+    /// Scan priority: `size >> priority` pages of a list are scanned.
     pub priority: u8,
-    /// ... as if they were 2^lift times as long: a machine scaled down to so few pages that the
-    /// gentlest share of them is none is scanned like one that is not.
+    /// The lists count as `2^lift` times as long. On a machine scaled down, the share at the lowest
+    /// pressure would otherwise round to no page.
     pub lift: u8,
-    /// Pages wanted.
+    /// Pages to free.
     pub target: u64,
-    /// The order of the allocation behind it.
+    /// Order of the allocation that needs the memory.
     pub order: u8,
-    /// 0..=201.
+    /// Swappiness, 0..=201.
     pub swappiness: u32,
-    /// The highest zone that helps.
+    /// The highest zone whose pages help.
     pub zone: usize,
-    /// Dirty pages may be written.
+    /// Whether dirty pages may be written.
     pub may_write: bool,
-    /// Mapped pages may be unmapped.
+    /// Whether mapped pages may be unmapped.
     pub may_unmap: bool,
-    /// Anonymous pages may be stored.
+    /// Whether anonymous pages may be stored.
     pub may_swap: bool,
-    /// How much of this lruvec is spared.
+    /// Protection of this lruvec's memcg.
     pub protection: Protection,
-    /// Files are not preferred merely because there are many cold ones.
+    /// Whether files are not preferred merely because there are many cold ones.
     pub cache_trim_off: bool,
-    /// File pages plus free pages are so few that files are left alone.
+    /// Whether file pages plus free pages are so few that files are left alone.
     pub file_is_tiny: bool,
-    /// Active lists are shrunk whatever the balance says (classic).
+    /// Whether active lists are shrunk whatever the balance says (classic).
     pub force_deactivate: bool,
-    /// An active list was left alone: a failed run may be repeated with `force_deactivate`.
+    /// Whether an active list was left alone. A failed run may then be repeated with
+    /// `force_deactivate`.
     pub skipped_deactivate: bool,
-    /// The node is known to have dirty pages at the old end: write those met again.
+    /// Whether the node is known to have dirty pages at the old end. Those met again are then
+    /// written.
     pub node_dirty: bool,
-    /// The node is known to have pages under write-out at the old end: count those met again.
+    /// Whether the node is known to have pages under writeback at the old end. Those met again are
+    /// then counted.
     pub node_writeback: bool,
-    /// What was met.
+    /// Pages met, by their state.
     pub met: Met,
     /// Pages freed.
     pub reclaimed: u64,
     /// Pages handed to shrinking.
     pub scanned: u64,
-    /// Dirty file pages met that nobody was writing.
+    /// Dirty file pages met that are not under writeback.
     pub unqueued_dirty: u64,
-    /// File pages isolated, and dirty ones sorted away.
+    /// File pages isolated, and dirty ones moved away by sorting.
     pub file_taken: u64,
     pub(crate) walk_ready: bool,
-    /// Pages that could not go and went back on probation since this priority began, by type.
+    /// Pages, by type, that could not leave and went back on probation since this priority began.
     pub(crate) put_back: [u64; 2],
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<ResumePoint>,
     pub(crate) visits: Option<Visits>,
-    /// Root reclaim of classic lists: the sums over all memcgs, by which each of them is balanced.
+    /// Sums of the classic lists over all memcgs in root reclaim; every memcg is balanced by them.
     pub(crate) seen: Option<super::classic::Seen>,
 }
 
-/// Where in a lruvec a pass stopped that [`Pageout::pause`] interrupted.
+/// The point in a lruvec at which [`Pageout::pause`] interrupted a pass.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
-    /// Classic lists.
+pub(crate) enum ResumePoint {
+    /// In the classic lists.
     Classic(super::classic::Under),
-    /// Generations, in an aging or after a batch: pages scanned so far (K618), or left to scan and whether to rotate
-    /// (K72).
+    /// In the generations, in an aging or after a batch. K618 keeps the pages scanned; K72 keeps
+    /// the pages left to scan and whether to rotate.
     K618(Option<Aging>, u64),
     K72(Option<Aging>, u64, bool),
 }
 
 impl Scan {
-    /// A pass for `target` pages at the gentlest priority.
+    /// Creates a pass for `target` pages at the lowest pressure.
     #[must_use]
     pub fn new(who: Who, root: bool, target: u64, swappiness: u32) -> Self {
         Self {
@@ -287,13 +295,13 @@ impl Scan {
         }
     }
 
-    /// Whether the pass was interrupted by [`Pageout::pause`] and has to be called again to go on.
+    /// Whether [`Pageout::pause`] interrupted the pass, so that it must be called again to go on.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.place.is_some()
     }
 
-    /// How many of `size` pages this pass scans.
+    /// Returns how many of `size` pages this pass scans.
     #[must_use]
     pub fn share_of(&self, size: u64) -> u64 {
         if self.lift >= self.priority {
@@ -302,133 +310,135 @@ impl Scan {
         size >> (self.priority - self.lift)
     }
 
-    /// The swappiness in force.
+    /// Returns the swappiness in force.
     #[must_use]
     pub fn swappiness_now(&self) -> u32 {
         if self.may_swap { self.swappiness } else { 0 }
     }
 }
 
-/// What became of a folio handed to [`Pageout::evict`].
+/// The result of [`Pageout::evict`] for a folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evicted {
-    /// Gone; its frame is free (or will be) and the lists have forgotten it.
+    /// Evicted. The frame is free (or will be) and the folio is on no list.
     Freed,
-    /// Off the lists for as long as it takes: whoever took it puts it back on them, or says that it is
-    /// gone ([`Lruvec::note_evicted`](super::Lruvec::note_evicted)). The pin is the taker's.
+    /// Taken off the lists by the driver, which later puts it back or reports it as gone
+    /// ([`Lruvec::note_evicted`](super::Lruvec::note_evicted)). The pin belongs to the driver.
     Taken,
-    /// Being written; it stays until [`Lruvec::end_writeback`](super::Lruvec::end_writeback).
+    /// Under writeback. It stays until [`Lruvec::end_writeback`](super::Lruvec::end_writeback).
     Writing,
-    /// Touched after all: among the young with it.
+    /// Accessed after all, so it joins the young folios.
     Young,
-    /// Cannot go now.
+    /// Cannot leave now.
     Busy,
 }
 
-/// What a pass says of a batch, for who keeps a record of it. Counts are in pages.
+/// A pass's report about a batch, for a driver that records it. Counts are in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
-    /// Folios were taken off a list.
+pub enum ScanEvent {
+    /// Folios were isolated from a list.
     Isolated(Isolation),
-    /// Those of an inactive list were looked at.
+    /// Folios of an inactive list were shrunk.
     Shrunk(Yield),
-    /// Those of an active list were looked at (classic).
+    /// Folios of an active list were scanned (classic).
     Aged(Aged),
 }
 
-/// Folios taken off a list.
+/// An isolation of folios from a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Isolation {
-    /// For whom.
+    /// The kind of reclaimer.
     pub who: Who,
-    /// The list's node.
+    /// Node of the list.
     pub node: u8,
-    /// Of which pages it is.
+    /// Type of the pages.
     pub ty: LruType,
-    /// Whether it is an active one.
+    /// Whether the list is an active one.
     pub active: bool,
-    /// The highest zone that helps.
+    /// The highest zone whose pages help.
     pub zone: usize,
-    /// The order of the allocation behind it.
+    /// Order of the allocation that needs the memory.
     pub order: u8,
-    /// Pages to look at, at most.
+    /// Most pages to look at.
     pub asked: u64,
     /// Pages looked at.
     pub looked: u64,
-    /// Pages left there, since their zone does not help or somebody holds them.
+    /// Pages left on the list, because their zone does not help or a task holds them.
     pub skipped: u64,
-    /// Pages taken.
+    /// Pages isolated.
     pub taken: u64,
 }
 
-/// What became of folios taken off an inactive list.
+/// The results for folios isolated from an inactive list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Yield {
-    /// For whom.
+    /// The kind of reclaimer.
     pub who: Who,
-    /// The list's node.
+    /// Node of the list.
     pub node: u8,
-    /// Of which pages it is.
+    /// Type of the pages.
     pub ty: LruType,
-    /// How hard it was tried.
+    /// Scan priority of the pass.
     pub priority: u8,
-    /// Pages looked at when they were taken.
+    /// Pages looked at when the folios were isolated.
     pub looked: u64,
     /// Pages freed.
     pub freed: u64,
-    /// What was met.
+    /// Pages met, by their state.
     pub met: Met,
-    /// Pages that go among the young.
+    /// Pages that are activated.
     pub activated: u64,
-    /// Pages that stay since they were used.
+    /// Pages that stay because they were used.
     pub used: u64,
 }
 
-/// What became of folios taken off an active list.
+/// The results for folios isolated from an active list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aged {
-    /// For whom.
+    /// The kind of reclaimer.
     pub who: Who,
-    /// The list's node.
+    /// Node of the list.
     pub node: u8,
-    /// Of which pages it is.
+    /// Type of the pages.
     pub ty: LruType,
-    /// How hard it was tried.
+    /// Scan priority of the pass.
     pub priority: u8,
-    /// Pages taken.
+    /// Pages isolated.
     pub taken: u64,
-    /// Pages that go round once more.
+    /// Pages that stay on the active list.
     pub rotated: u64,
 }
 
-/// Takes folios out of memory.
+/// The driver's part of reclaim: takes folios out of memory.
 pub trait Pageout {
-    /// Takes out an isolated folio nobody has touched. On [`Evicted::Freed`] the implementation has
-    /// removed the mappings, kept `shadow` where the page was, and owns the frame.
+    /// Evicts an isolated folio that was not accessed. On [`Evicted::Freed`] the implementation has
+    /// removed the mappings, kept `shadow` in their place, and owns the frame.
     fn evict(&mut self, cx: &Ctx, pfn: Pfn, ty: LruType, shadow: Shadow) -> Evicted;
 
-    /// Begins to write a dirty file folio that was met again and again. True if its write is under way.
+    /// Begins to write a dirty file folio that scans have met again and again. Returns true if the
+    /// write is under way.
     fn write_file(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
         let _ = (cx, pfn);
         false
     }
 
-    /// Dirty file pages have reached the old end: have them written.
+    /// Starts the writeback of dirty file pages, because some have reached the old end.
     fn wake_flusher(&mut self) {}
 
-    /// Told of each batch, with no lock held: of its isolation before any of it is taken out, and of the rest after.
-    fn note(&mut self, told: &Told) {
+    /// Receives the reports of each batch, with no lock held. The isolation comes before any folio
+    /// is taken out, the results after.
+    fn note(&mut self, told: &ScanEvent) {
         let _ = told;
     }
 
-    /// Root reclaim may stop although its target is not met (every zone is fine again).
+    /// Whether root reclaim may stop although its target is not met (every zone is balanced again).
     fn enough(&mut self) -> bool {
         false
     }
 
-    /// Asked after each batch and each address space that an aging walked, with no lock held: true interrupts the pass, which goes on where it
-    /// was when it is called again with the same [`Scan`]. For drivers in whose time a pass is not one
-    /// moment.
+    /// Called after each batch, and after each address space that an aging walked, with no lock
+    /// held. True interrupts the pass, which goes on when it is called again with this [`Scan`].
+    /// For drivers in whose virtual time a pass takes time.
     fn pause(&mut self) -> bool {
         false
     }
@@ -449,14 +459,14 @@ mod tests {
         assert_eq!(Shadow::TOKEN_BITS, 40);
     }
 
-    /// Counts what is taken out between two batches.
+    /// Counts the folios taken out between two batches.
     #[derive(Default)]
     struct Batches(Vec<u64>, u64);
 
     impl Pageout for Batches {
         fn evict(&mut self, cx: &Ctx, pfn: Pfn, _: LruType, shadow: Shadow) -> Evicted {
             cx.spaces.unmap(cx.folios, pfn, shadow.0);
-            // The mapping's and reclaim's.
+            // One pin of the mapping and one of reclaim.
             cx.folios.unpin(pfn);
             cx.folios.unpin(pfn);
             self.1 += 1;

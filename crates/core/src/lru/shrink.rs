@@ -1,9 +1,8 @@
-//! Taking isolated folios out of memory, for both LRUs.
+//! Shrinking: takes isolated folios out of memory, for both LRUs.
 //!
-//! Owns the order of questions asked about a folio: can it go at all, is it dirty or being written,
-//! was it touched, can it be stored. What is asked and in which order is the same for both LRUs;
-//! only
-//! what a touch means differs.
+//! Owns the order of the tests of a folio: whether it can leave at all, whether it is dirty or
+//! under writeback, whether it was accessed, whether it can be stored. Both LRUs use these tests in
+//! this order. They differ only in the effect of an access.
 
 use std::sync::Arc;
 
@@ -17,16 +16,17 @@ use crate::space::{Area, Pte, References, Space};
 use crate::tunables::{LookAround, LruKind};
 use crate::types::{Pfn, Vpn};
 
-/// Isolated folios, oldest first.
+/// A batch of isolated folios, oldest first.
 #[derive(Debug)]
 pub(crate) struct Isolated {
     pfns: [Pfn; MIN_LRU_BATCH as usize],
     len: usize,
-    /// The looks at lists that it comes from, until they are told: of probation, and of each type once.
+    /// Scans of lists for this batch that are not yet reported: one of probation, and one of each
+    /// type.
     looks: [Option<Isolation>; LOOKS_MAX],
 }
 
-/// Looks at lists for one batch, at most.
+/// Most list scans for one batch.
 const LOOKS_MAX: usize = 3;
 
 impl Isolated {
@@ -51,19 +51,19 @@ impl Isolated {
         &self.pfns[..self.len]
     }
 
-    /// Pages of its folios.
+    /// Returns the pages of the folios in the batch.
     pub fn pages(&self, cx: &Ctx) -> u64 {
         self.as_slice().iter().map(|&pfn| cx.folios.word(pfn).pages()).sum()
     }
 
-    /// A look at a list was for it.
+    /// Records a scan of a list for this batch.
     pub fn looked(&mut self, look: Isolation) {
         let free = self.looks.iter_mut().find(|look| look.is_none());
         debug_assert!(free.is_some(), "{look:?}");
         free.into_iter().for_each(|free| *free = Some(look));
     }
 
-    /// The looks since this was last asked.
+    /// Returns the list scans since the last call.
     pub fn take_looks(&mut self) -> impl Iterator<Item = Isolation> + use<> {
         std::mem::take(&mut self.looks).into_iter().flatten()
     }
@@ -73,23 +73,23 @@ impl Isolated {
     }
 }
 
-/// What shrinking a batch found.
+/// The results of shrinking a batch.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Shrunk {
     pub reclaimed: u64,
     pub activated: u64,
-    /// Dirty file pages that nobody was writing.
+    /// Dirty file pages that are not under writeback.
     pub unqueued_dirty: u64,
     /// Pages handed to the store.
     pub written: u64,
-    /// Pages that stay since they were used.
+    /// Pages that stay because they were used.
     pub used: u64,
-    /// What was met.
+    /// Pages met, by their state.
     pub met: Met,
 }
 
 impl Shrunk {
-    /// The same for who keeps a record; `looked`: pages looked at for the batch.
+    /// Returns the results as a report. `looked` is the number of pages looked at for the batch.
     pub fn told(&self, v: &Lruvec, sc: &Scan, ty: LruType, looked: u64) -> Yield {
         Yield {
             who: sc.who,
@@ -105,7 +105,7 @@ impl Shrunk {
     }
 }
 
-/// What the look at neighbours needs: counter deltas (with a walk) or a batch of activations.
+/// The state of a look-around: counter deltas (with a walk) or a batch of activations.
 pub(crate) struct Around {
     pub deltas: Deltas,
     pub with_walk: bool,
@@ -114,13 +114,13 @@ pub(crate) struct Around {
     looks: bool,
 }
 
-/// [`LookAround::Pressed`]: from so many pages on that a pass has looked at ...
+/// [`LookAround::Pressed`] looks around only after a pass has looked at this many pages.
 const PRESSED_FROM: u64 = 4 * MIN_LRU_BATCH;
-/// ... of which it could free less than one in so many.
+/// [`LookAround::Pressed`] looks around only if the pass freed less than one page in this many.
 const PRESSED_YIELD: u64 = 8;
 
 impl Around {
-    /// For one batch of `sc`.
+    /// Creates the state for one batch of `sc`.
     pub fn new(cx: &Ctx, sc: &Scan) -> Self {
         let looks = match cx.tun.mglru.look_around {
             LookAround::Off => false,
@@ -132,7 +132,7 @@ impl Around {
         Self { looks, with_walk: sc.walk_ready, ..Self::none() }
     }
 
-    /// Of lists that have no neighbours' ages.
+    /// Creates the state for lists without look-around.
     pub fn none() -> Self {
         let (deltas, pagevec) = (Deltas::default(), Pagevec::default());
         Self { deltas, with_walk: false, pagevec, looks: false }
@@ -141,15 +141,15 @@ impl Around {
 
 enum Fate {
     Evict,
-    /// A dirty file folio that has to be written here and now.
+    /// Write the dirty file folio now.
     Write,
     Activate,
-    /// It stays where it is, since it was used.
+    /// Keep the folio where it is, because it was used.
     Used,
     Keep,
 }
 
-/// Tries to take out every folio of the batch; those that stay are left in it, in order.
+/// Tries to take out every folio of the batch. Folios that stay are left in it, in order.
 pub(crate) fn shrink_batch(
     v: &Lruvec,
     cx: &Ctx,
@@ -252,12 +252,13 @@ fn fate(v: &Lruvec, cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word, around: &mut Aro
     Fate::Evict
 }
 
-/// kswapd meets a folio that was marked for it.
+/// Whether kswapd meets a folio that was marked for reclaim before.
 fn again(sc: &Scan, w: Word) -> bool {
     sc.who == Who::Kswapd && w.has(Word::RECLAIM)
 }
 
-/// A folio under write-out: it goes among the young and comes back to the old end when it is clean.
+/// Handles a folio under writeback. It is activated, and comes back to the old end when it is
+/// clean.
 fn being_written(cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word) -> Fate {
     sc.met.dirty += w.pages();
     if w.has(Word::RECLAIM) {
@@ -272,13 +273,13 @@ fn being_written(cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word) -> Fate {
     Fate::Activate
 }
 
-/// What a touch means: the multi-gen rule or the classic two-touch rule.
+/// Decides the effect of an access, by the multi-gen rule or the classic two-touch rule.
 fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: bool) -> Fate {
     if v.kind() == LruKind::Gen {
         cx.stat.add(Event::EbbRefsMet, u64::from(refs.young > 0));
         let w = cx.folios.word(pfn);
         if w.on_probation() && refs.young > 0 {
-            // Used again while on probation.
+            // The folio was used again while on probation.
             cx.folios.update(pfn, Word::without_refs);
             return Fate::Activate;
         }
@@ -304,14 +305,15 @@ fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: boo
     if old && file && dirty { Fate::Used } else { Fate::Evict }
 }
 
-/// For tests: whether what is known of its use keeps the folio in memory.
+/// Whether the accesses of a folio keep it in memory. For tests.
 #[cfg(test)]
 pub(crate) fn stays_for_use(v: &Lruvec, cx: &Ctx, pfn: Pfn, around: &mut Around) -> bool {
     let refs = references(v, cx, pfn, around);
     !matches!(check_references(v, cx, pfn, refs, false), Fate::Evict)
 }
 
-/// A round with an access counts one up, a round without two down; at the bottom the folio goes.
+/// Raises the access count by one after a round with an access, and lowers it by two after a round
+/// without. Evicts a folio whose count is too low.
 fn by_history(cx: &Ctx, pfn: Pfn, w: Word, young: bool) -> Fate {
     if young {
         cx.folios.update(pfn, super::r#gen::seen_again);
@@ -324,7 +326,7 @@ fn by_history(cx: &Ctx, pfn: Pfn, w: Word, young: bool) -> Fate {
     Fate::Activate
 }
 
-/// Hands a folio out. True if it stays.
+/// Hands a folio to `out`. Returns true if it stays.
 fn evict(v: &Lruvec, cx: &Ctx, out: &mut dyn Pageout, pfn: Pfn, found: &mut Shrunk) -> bool {
     let w = cx.folios.word(pfn);
     let shadow = v.eviction_shadow(cx, pfn);
@@ -397,7 +399,7 @@ pub(crate) fn references(v: &Lruvec, cx: &Ctx, pfn: Pfn, around: &mut Around) ->
     refs
 }
 
-/// The space type used by the callbacks above.
+/// The space type of the callbacks in this module.
 pub(crate) type SharedSpace = Arc<Space>;
 
 #[cfg(test)]
@@ -419,8 +421,8 @@ mod tests {
         assert!(!looks(256, 32) && !looks(10_000, 1_250), "one of eight goes");
     }
 
-    /// Spec 6.2: what becomes of a mapped folio, by whether it was referenced before, how many entries are
-    /// young, whether it is program text, a file's, dirty.
+    /// Spec 6.2: the fate of a mapped folio. It depends on the earlier reference, the number of
+    /// young entries, program text, type and dirtiness.
     #[test]
     fn the_classic_two_touch_table() {
         let mut tun = Tunables::preset("classic").unwrap();
@@ -452,7 +454,7 @@ mod tests {
                 Fate::Write => "write",
             };
             assert_eq!(fate, expected, "{was} {young} {exec} {ty:?} {dirty}");
-            // The flag says that it was young this time, whatever it said before.
+            // The flag records whether the folio was young this time, whatever it was before.
             assert_eq!(rig.folios.word(pfn).has(Word::REFERENCED), young > 0);
         }
     }

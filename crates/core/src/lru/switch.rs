@@ -1,7 +1,7 @@
-//! Changing a lruvec from one LRU to the other while it is in use.
+//! Switches a lruvec from one LRU to the other while it is in use.
 //!
-//! Lists are migrated in slices of 4096 folios a hold of the lru lock. From the first slice on, new
-//! folios go to the new lists; removal looks at the folio's word, which says which list it is on.
+//! Folios migrate in slices of 4096 per hold of the lru lock. From the first slice on, new folios
+//! go to the new lists. Removal looks at the folio's word, which says which list it is on.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,13 +11,14 @@ use crate::folio::{FRESH, TRIED, Word};
 use crate::tunables::LruKind;
 
 impl Lruvec {
-    /// Whether a switch is between two slices.
+    /// Whether a switch is in progress, between two slices.
     #[must_use]
     pub fn is_switching(&self) -> bool {
         self.switching.load(Relaxed)
     }
 
-    /// Begins to use `kind`. False if it is in use already, or a switch is under way.
+    /// Begins a switch to `kind`. Returns false if `kind` is in use already, or a switch is in
+    /// progress.
     pub fn begin_switch(&self, kind: LruKind) -> bool {
         let _lists = self.lock();
         if self.kind() == kind || self.switching.swap(true, Relaxed) {
@@ -31,7 +32,7 @@ impl Lruvec {
         true
     }
 
-    /// Migrates one slice. True when nothing is left to migrate.
+    /// Migrates one slice. Returns true when no folio is left to migrate.
     pub fn switch_slice(&self, cx: &Ctx) -> bool {
         let mut lists = self.lock();
         let done = match self.kind() {
@@ -53,7 +54,8 @@ impl Lruvec {
         true
     }
 
-    /// Classic to generations: the active among the young, the inactive by their type.
+    /// Moves folios from the classic lists to the generations: active folios to the young, inactive
+    /// ones by type.
     fn fill(&self, cx: &Ctx, lists: &mut Lists) -> bool {
         let mut left = MAX_LRU_BATCH;
         for i in 0..4 {
@@ -69,11 +71,12 @@ impl Lruvec {
         true
     }
 
-    /// Generations to classic: the two youngest become active.
+    /// Moves folios from the generations to the classic lists. The two youngest generations become
+    /// active.
     fn drain(&self, cx: &Ctx, lists: &mut Lists) -> bool {
         let mut left = MAX_LRU_BATCH;
         let max = self.r#gen.max_seq();
-        // Oldest first, so that the order among inactive folios survives.
+        // The oldest folios move first, so that the order among inactive folios survives.
         let slots = [TRIED, FRESH].into_iter().chain((max - 3..=max).map(|seq| (seq % 4) as usize));
         for slot in slots {
             for ty in 0..2 {

@@ -1,6 +1,6 @@
-//! The text of `lru_gen` and `lru_gen_full`, and the commands written to them.
+//! Writes the text of `lru_gen` and `lru_gen_full`, and parses the commands written to them.
 //!
-//! Formats are the kernel's, byte for byte, so that what reads one reads the other.
+//! Formats are the kernel's, byte for byte, so that a reader of one can read the other.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::folio::{LruType, MAX_NR_GENS, MAX_NR_TIERS};
 use crate::lru::{Ctx, Lruvec, r#gen};
 
-/// What `enabled` shows and takes.
+/// The value of `enabled`: a set of bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enabled(pub u32);
 
@@ -20,13 +20,13 @@ impl Enabled {
     /// Tables are skipped by their own accessed bit.
     pub const NON_LEAF: u32 = 4;
 
-    /// `0x0007`
+    /// Returns the text, like `0x0007`.
     #[must_use]
     pub fn show(self) -> String {
         format!("0x{:04x}\n", self.0)
     }
 
-    /// A number in any base, or `y` or `n`.
+    /// Parses a number in any base, or `y` or `n`.
     ///
     /// # Errors
     /// [`CommandError::Invalid`] for anything else.
@@ -50,8 +50,8 @@ fn number(text: &str) -> Result<u64, CommandError> {
     u64::from_str_radix(digits, radix).map_err(|_| CommandError::Invalid)
 }
 
-/// The lines of one memcg on one node. `path` names the memcg; none leaves its line out, as for any
-/// node but its first.
+/// Returns the lines of one memcg on one node. `path` names the memcg. `None` leaves its line out,
+/// which is right for every node but the memcg's first.
 #[must_use]
 pub fn text(cx: &Ctx, v: &Lruvec, path: Option<&str>, node: u32, full: bool) -> String {
     let mut out = String::new();
@@ -122,16 +122,16 @@ fn tier_lines(out: &mut String, cx: &Ctx, v: &Lruvec, seq: u64) {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// A field is missing or wrong, or names what there is not.
+    /// A field is missing or wrong, or names a missing object.
     Invalid,
     /// Another task aged first.
     Exists,
-    /// Interrupted.
+    /// The command was interrupted.
     Interrupted,
 }
 
 impl CommandError {
-    /// The error number the kernel returns.
+    /// Returns the error number of the kernel.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -163,17 +163,17 @@ impl From<r#gen::RunError> for CommandError {
     }
 }
 
-/// What a command does.
+/// The action of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// `+`: ages; the flag walks every table.
+    /// `+`: ages.
     Age {
-        /// Walk every table, whatever the filters say.
+        /// Walks every table and ignores the filters.
         force: bool,
     },
-    /// `-`: evicts, at most so many pages.
+    /// `-`: evicts pages.
     Evict {
-        /// Pages at most.
+        /// Largest number of pages to evict.
         pages: u64,
     },
 }
@@ -181,20 +181,20 @@ pub enum Action {
 /// A parsed command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// What to do.
+    /// The action.
     pub action: Action,
-    /// To which memcg.
+    /// Number of the memcg.
     pub memcg: u64,
-    /// On which node.
+    /// Number of the node.
     pub node: u32,
-    /// The generation.
+    /// Number of the generation.
     pub seq: u64,
-    /// 0..=201, or the one in force.
+    /// 0..=201, or `None` for the swappiness in force.
     pub swappiness: Option<u32>,
 }
 
 impl Command {
-    /// Parses one command, blanks around it allowed.
+    /// Parses one command; blanks around it are allowed.
     ///
     /// # Errors
     /// [`CommandError::Invalid`].
@@ -233,7 +233,7 @@ impl Command {
 /// Runs every command of `text` (separated by `,`, `;` or newline) until one fails.
 ///
 /// # Errors
-/// That of the first command that fails; those before it were carried out.
+/// The error of the first command that fails. The commands before it were carried out.
 pub fn run_all(
     text: &str,
     mut run: impl FnMut(Command) -> Result<(), CommandError>,

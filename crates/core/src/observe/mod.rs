@@ -1,4 +1,5 @@
-//! What can be seen from outside: counters under vmstat's names and the text interfaces.
+//! Observation of the engine: counters under vmstat's names, pressure, reuse distances and the
+//! `lru_gen` text files.
 
 pub mod lru_gen;
 pub mod psi;

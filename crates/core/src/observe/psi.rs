@@ -1,9 +1,9 @@
 //! Pressure: the share of time that tasks lost waiting for memory, as the kernel's PSI prints it.
 //!
-//! `some` is time in which at least one task was stalled, `full` time in which one was and no task
-//! did anything useful. Averages over 10, 60 and 300 seconds are moved every 2 seconds, in the
-//! kernel's fixed-point arithmetic. A stall in a memcg is one in all above it: the driver tells
-//! each.
+//! `some` is time in which at least one task was stalled. `full` is time in which a task was
+//! stalled and no task did useful work. Averages over 10, 60 and 300 seconds are updated every 2
+//! seconds, in the kernel's fixed-point arithmetic. A stall in a memcg is also one in all its
+//! ancestors; the driver reports it to each.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const DECAY: [u64; 3] = [1677, 1981, 2034];
 struct Series {
     total_ns: u64,
     in_period_ns: u64,
-    /// Percent, fixed point.
+    /// Averages in percent, fixed point.
     average: [u64; 3],
 }
 
@@ -34,18 +34,18 @@ pub struct Psi {
     running_ns: u64,
 }
 
-/// One line: percentages and the total in microseconds.
+/// One line of the text: percentages and the total in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Line {
-    /// Percent over 10, 60 and 300 s, in hundredths.
+    /// Averages over 10, 60 and 300 s, in hundredths of a percent.
     pub average: [u64; 3],
-    /// Microseconds.
+    /// Total stall time in microseconds.
     pub total_us: u64,
 }
 
 fn decayed(average: u64, decay: u64, sample: u64) -> u64 {
     let sum = average * decay + sample * (FIXED_1 - decay);
-    // Rounded up while it rises, so that a steady load reaches its value.
+    // Rounds up while the average rises, so that it reaches the value of a steady load.
     (sum + if sample >= average { FIXED_1 - 1 } else { 0 }) / FIXED_1
 }
 
@@ -65,7 +65,7 @@ impl Series {
 }
 
 impl Psi {
-    /// From `now_ns` on.
+    /// Starts the measurement at `now_ns`.
     #[must_use]
     pub fn new(now_ns: u64) -> Self {
         Self { since_ns: now_ns, period_end_ns: now_ns + PERIOD_NS, ..Self::default() }
@@ -95,14 +95,14 @@ impl Psi {
         }
     }
 
-    /// A task that did something useful begins to wait for memory.
+    /// Records that a running task begins to wait for memory.
     pub fn stall(&mut self, now_ns: u64) {
         self.advance(now_ns);
         self.running = self.running.saturating_sub(1);
         self.stalled += 1;
     }
 
-    /// A stalled task goes on.
+    /// Records that a stalled task goes on.
     pub fn resume(&mut self, now_ns: u64) {
         self.advance(now_ns);
         debug_assert!(self.stalled > 0);
@@ -110,39 +110,39 @@ impl Psi {
         self.running += 1;
     }
 
-    /// A task has something to do.
+    /// Records that a task has work to do.
     pub fn start(&mut self, now_ns: u64) {
         self.advance(now_ns);
         self.running += 1;
     }
 
-    /// So many tasks do something useful, beside those that are stalled: for who can only count them now
-    /// and then.
+    /// Sets the number of running tasks, beside the stalled ones. It is for drivers that can only
+    /// count them now and then.
     pub fn set_running(&mut self, now_ns: u64, tasks: u32) {
         self.advance(now_ns);
         self.running = tasks;
     }
 
-    /// A task has nothing to do any more, or waits for something else.
+    /// Records that a task has no more work, or waits for something else.
     pub fn stop(&mut self, now_ns: u64) {
         self.advance(now_ns);
         debug_assert!(self.running > 0);
         self.running = self.running.saturating_sub(1);
     }
 
-    /// The line `some`.
+    /// Returns the line `some`.
     #[must_use]
     pub fn some(&self) -> Line {
         self.some.line()
     }
 
-    /// The time of tasks, all together: stalled, and doing something useful.
+    /// Returns the summed time of all tasks: stalled, and running.
     #[must_use]
     pub fn task_time(&self) -> (Duration, Duration) {
         (Duration::from_nanos(self.stalled_ns), Duration::from_nanos(self.running_ns))
     }
 
-    /// The line `full`.
+    /// Returns the line `full`.
     #[must_use]
     pub fn full(&self) -> Line {
         self.full.line()

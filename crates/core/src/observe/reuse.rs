@@ -1,66 +1,72 @@
-//! Reuse distances of a sample of pages, and the miss-ratio curve that follows from them.
+//! Reuse distances of a sample of pages, and the miss-ratio curve computed from them.
 //!
-//! The reuse distance of a use is the number of other pages used since the last use of the same page: an LRU of that many
-//! pages, or fewer, has let it go by then (Mattson et al. 1970). A sample of pages, chosen by a hash of their numbers,
-//! has the same distances on a smaller scale: with one page in `n` they are divided by `n` (SHARDS, Waldspurger et al., FAST
-//! '15). The sample has a fixed size: where more pages turn up than it may have, half of them leave it.
+//! The reuse distance of a use is the number of other pages used since the last use of the same
+//! page. An LRU list of that many pages, or fewer, has evicted the page by then (Mattson et al.
+//! 1970). A sample of pages, chosen by a hash of their numbers, has the same distances on a smaller
+//! scale. With one page in `n` they are divided by `n` (SHARDS, Waldspurger et al., FAST '15). The
+//! sample has a maximal size. If more pages turn up, half of the pages leave the sample.
 //!
-//! * REUSE-1: `last` holds for each sampled page the place of its last use, and `marks` has exactly those places.
+//! * REUSE-1: `last` holds for each sampled page the position of its last use, and `marks` has
+//!   exactly those positions.
 //! * REUSE-2: every page in `last` is in the sample ([`Reuse::samples`]).
-//! * REUSE-3: a use counts as many times as pages stand behind one of the sample at that time.
+//! * REUSE-3: a use counts as often as the number of pages that a sampled page represents at that
+//!   time.
 //!
-//! Who cannot see every use hides pages, sees their next use, and leaves them in sight for a while ([`Reuse::hide`]). Uses of pages
-//! seldom used are made up for: where these were hidden for `w` in all before they were used, and in sight for `d` before that,
-//! there were `d / w` times as many that nobody saw, as of uses that come by chance. Which are seldom used is told by the time
-//! before, or those that came late by chance would count as such.
+//! A caller that cannot see every use hides pages, sees their next use, and leaves them visible for
+//! a while ([`Reuse::hide`]). The curve corrects for unseen uses of rarely used pages. Say that
+//! such pages were hidden for `w` in all before their use, and visible for `d` before that. Then
+//! there were `d / w` times as many unseen uses, because the uses come at random. A page counts as
+//! rarely used by its previous waiting time. Otherwise pages that are by chance used late would
+//! count as such.
 //!
-//! The interval comes from the sample itself: it is divided in [`PARTS`] by other bits of the hash, each of which is a sample of
-//! its own.
+//! The sample itself gives the confidence interval. Other bits of the hash divide it into [`PARTS`]
+//! parts, each of which is a sample of its own.
 
 use std::collections::HashMap;
 
-/// Independent parts of the sample.
+/// Number of independent parts of the sample.
 pub const PARTS: usize = 8;
-/// 97.5 % quantile of Student's t for one less than that.
+/// 97.5 % quantile of Student's t for `PARTS - 1` degrees of freedom.
 const T: f64 = 2.365;
-/// Distances are told apart to a sixteenth of an octave (4.4 %).
+/// Resolution of distances: a sixteenth of an octave (4.4 %).
 const STEPS: u32 = 16;
-/// Places for each page that the sample may have, before they are numbered anew.
+/// Positions for each page of the largest sample, before they are renumbered.
 const PLACES: usize = 4;
 
-/// How often a memory of a size would miss.
+/// Number of misses of a memory of some size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Point {
-    /// The size, in pages.
+    /// Size of the memory, in pages.
     pub pages: u64,
-    /// Uses that would find their page gone, first uses left out.
+    /// Number of uses that would find their page evicted, first uses left out.
     pub misses: f64,
-    /// Half of the 95 % interval of that.
+    /// Half of the 95 % confidence interval of `misses`.
     pub error: f64,
 }
 
-/// The last use of a page, in whatever unit of time the caller has.
+/// The last use of a page, in the caller's unit of time.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     place: usize,
     used: u64,
-    /// When it was hidden, so that its next use would be seen; and how long it was then, without end for a first use.
+    /// Time at which the page was hidden, so that its next use would be seen; and how long it was
+    /// hidden before its last use (`u64::MAX` for a first use).
     hidden: u64,
     waited: u64,
 }
 
-/// Uses of a distance.
+/// Number of uses of a distance.
 #[derive(Clone, Copy, Default, Debug)]
 struct Bin {
-    /// As many as pages of the sample stand for: of pages often used, and of others.
+    /// Weighted uses: of often used pages, and of rarely used ones.
     often: u64,
     seldom: u64,
 }
 
-/// What was seen of a sample of pages.
+/// The uses of a sample of pages.
 #[derive(Debug)]
 pub struct Reuse {
-    /// Of `1 << shift` pages one is in the sample.
+    /// One of `1 << shift` pages is in the sample.
     shift: u32,
     most: usize,
     last: HashMap<u64, Seen>,
@@ -69,20 +75,21 @@ pub struct Reuse {
     bins: [Vec<Bin>; PARTS],
     first: u64,
     again: u64,
-    /// For how long pages seldom used had been hidden when they were, and in sight before that.
+    /// Summed time for which rarely used pages were hidden before their use, and visible before
+    /// that.
     hidden: u64,
     sight: u64,
-    /// Pages there are, as far as that was told.
+    /// Number of all pages, if the caller has reported it; else 0.
     pages: u64,
 }
 
-/// A page that is hidden for so many times as long as it is in sight is seldom used.
+/// A page that is hidden this many times as long as it is visible is rarely used.
 const SELDOM: u64 = 4;
-/// How far the share of pages in the sample may be from what it should be, by chance.
+/// Largest factor by which the curve corrects a sample that is by chance too large or too small.
 const STRETCH_MAX: f64 = 1.25;
 
 impl Reuse {
-    /// A sample of at most `most` pages, which begins with one page in `1 << shift`.
+    /// Creates a sample of at most `most` pages, which begins with one page in `1 << shift`.
     #[must_use]
     pub fn new(most: usize, shift: u32) -> Self {
         let most = most.max(1);
@@ -100,38 +107,39 @@ impl Reuse {
         }
     }
 
-    /// Whether a page is in the sample. That it is may change, that it is not stays.
+    /// Returns whether a page is in the sample. A page may leave the sample, but never enters it
+    /// later.
     #[must_use]
     pub fn samples(&self, page: u64) -> bool {
         hash(page) & ((1 << self.shift) - 1) == 0
     }
 
-    /// One page in so many is in the sample.
+    /// Returns `n` if one page in `n` is in the sample.
     #[must_use]
     pub fn one_in(&self) -> u64 {
         1 << self.shift
     }
 
-    /// Pages of the sample that were used.
+    /// Returns the number of sampled pages that were used.
     #[must_use]
     pub fn len(&self) -> usize {
         self.last.len()
     }
 
-    /// Whether no page was used.
+    /// Returns whether no page was used.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
 
-    /// First uses, and later ones, as many as pages of the sample stand for.
+    /// Returns the numbers of first uses and of later ones, scaled to all pages.
     #[must_use]
     pub fn uses(&self) -> (u64, u64) {
         (self.first, self.again)
     }
 
-    /// A page of the sample is used at a time; `fresh` if it holds nothing yet, and the use is its first whatever was there before.
-    /// False if it is not in the sample.
+    /// Records a use of a page at time `now`. With `fresh` the page has no contents yet, so the use
+    /// is its first, even if it was used before. Returns false if the page is not in the sample.
     pub fn touch(&mut self, page: u64, fresh: bool, now: u64) -> bool {
         if !self.samples(page) {
             return false;
@@ -172,9 +180,11 @@ impl Reuse {
         true
     }
 
-    /// Who looks hides these pages of the sample from now on, so that their next use is seen; what has used them since the
-    /// last was not. Such a page counts as used until as long before now as it had been hidden before it was used (time
-    /// turned round), or when it was seen to be used if that is later. One that was never seen is used for the first time.
+    /// Records that the caller hides these pages of the sample from now on, so that it sees their
+    /// next use. It has not seen their uses since the last one recorded. By symmetry such a page
+    /// counts as used again until shortly before now: by as much as it was hidden before its last
+    /// use. A later seen use counts instead. A page without a record counts as used for the first
+    /// time.
     pub fn hide(&mut self, pages: &[u64], now: u64) {
         let mut later: Vec<(u64, u64)> = Vec::new();
         for &page in pages {
@@ -205,15 +215,16 @@ impl Reuse {
         }
     }
 
-    /// Whether it is time to hide a page of the sample again: at once where it was hidden for long before it was used, and so
-    /// is used seldom; another only so long after its last use, or its uses would be all that is seen.
+    /// Returns whether it is time to hide a page of the sample again. A page that was hidden for at
+    /// least `pause` before its use is rarely used, and due at once. Another is due `pause` after
+    /// its last use, because otherwise its uses would dominate the sample.
     #[must_use]
     pub fn is_due(&self, page: u64, pause: u64, now: u64) -> bool {
         let due = |seen: &Seen| seen.waited >= pause || now.saturating_sub(seen.used) >= pause;
         self.last.get(&page).is_none_or(due)
     }
 
-    /// Half of the pages leave the sample.
+    /// Halves the sample: half of the pages leave it.
     pub fn thin(&mut self) {
         self.shift += 1;
         let mask = (1u64 << self.shift) - 1;
@@ -221,7 +232,7 @@ impl Reuse {
         self.number();
     }
 
-    /// The places are numbered anew, in their order.
+    /// Renumbers the positions, in their order.
     fn number(&mut self) {
         let mut pages: Vec<(usize, u64)> =
             self.last.iter().map(|(&page, seen)| (seen.place, page)).collect();
@@ -235,25 +246,27 @@ impl Reuse {
         }
     }
 
-    /// There are so many pages, in the sample or not: how many are in it is a matter of chance, and made up for.
+    /// Sets the number of all pages, in the sample or not. The curve corrects for the random share
+    /// of pages in the sample.
     pub fn set_pages(&mut self, pages: u64) {
         self.pages = pages;
     }
 
-    /// What a page of the sample stands for, to what it should.
+    /// Returns the ratio of all pages to the number of pages that the sample represents.
     fn stretch(&self) -> f64 {
         let stands_for = self.last.len() as f64 * self.one_in() as f64;
         let stretch = if self.pages == 0 { 1.0 } else { self.pages as f64 / stands_for.max(1.0) };
         stretch.clamp(1.0 / STRETCH_MAX, STRETCH_MAX)
     }
 
-    /// Uses of a distance, with those that were not seen.
+    /// Returns the number of uses of a distance, with an estimate of the unseen ones.
     fn uses_of(&self, bin: &Bin) -> f64 {
         let unseen = if self.hidden == 0 { 0.0 } else { self.sight as f64 / self.hidden as f64 };
         (bin.often as f64 + bin.seldom as f64 * (1.0 + unseen)) * self.stretch()
     }
 
-    /// How often memories of each size would miss, smallest first; from the first on that some use needed.
+    /// Returns the number of misses for memories of each size, smallest first, starting at the
+    /// smallest size that some use needs.
     #[must_use]
     pub fn curve(&self) -> Vec<Point> {
         let end = self.bins.iter().map(Vec::len).max().unwrap_or(0);
@@ -274,14 +287,15 @@ impl Reuse {
         points
     }
 
-    /// Uses that would find their page gone with so many pages, first uses left out, and half of the 95 % interval.
+    /// Returns the number of uses that would miss in a memory of `pages` pages, first uses left
+    /// out, and half of the 95 % confidence interval.
     #[must_use]
     pub fn misses(&self, pages: u64) -> (f64, f64) {
         let pages = (pages as f64 / self.stretch()).round() as u64;
         let mut missed = [0f64; PARTS];
         for (missed, bins) in missed.iter_mut().zip(&self.bins) {
             let beyond = bins.iter().enumerate().filter(|&(bin, _)| end_of(bin) > pages);
-            // From the largest on, as the curve adds them up.
+            // Adds from the largest distance on, in the order of the curve.
             *missed = beyond.rev().map(|(_, bin)| self.uses_of(bin)).sum();
         }
         sum_and_error(&missed)
@@ -303,27 +317,27 @@ fn hash(page: u64) -> u64 {
     mixed ^ mixed >> 32
 }
 
-/// By bits that do not decide whether a page is in the sample.
+/// Returns the part of a page, by bits that do not decide whether it is in the sample.
 fn part_of(page: u64) -> usize {
     (hash(page) >> 61) as usize % PARTS
 }
 
-/// The bin of a distance.
+/// Returns the bin of a distance.
 fn bin_of(distance: u64) -> usize {
     let octave = (distance + 1).ilog2();
     let part = ((distance + 1 - (1 << octave)) * u64::from(STEPS)) >> octave;
     (u64::from(octave * STEPS) + part) as usize
 }
 
-/// The least number of pages that has no misses of this bin.
+/// Returns the smallest memory, in pages, in which uses of this bin do not miss.
 fn end_of(bin: usize) -> u64 {
     let (octave, part) = ((bin as u32) / STEPS, bin as u64 % u64::from(STEPS));
-    // The least distance of the next bin; one page more than the distance must fit.
+    // The smallest distance of the next bin; one page more than the distance must fit.
     let next = (1u64 << octave) + ((part + 1) << octave).div_ceil(u64::from(STEPS));
     next - 1
 }
 
-/// Which places are marked, and how many between two: a Fenwick tree.
+/// A set of marked positions that counts the marks between two: a Fenwick tree.
 #[derive(Debug)]
 struct Marks {
     tree: Vec<u32>,
@@ -339,18 +353,18 @@ impl Marks {
         self.next + 1 >= self.tree.len()
     }
 
-    /// The place that the next mark gets.
+    /// Returns the position of the next mark.
     fn next(&self) -> usize {
         self.next
     }
 
-    /// Marks it.
+    /// Marks the next position.
     fn set(&mut self) {
         self.add(self.next, 1);
         self.next += 1;
     }
 
-    /// Removes a mark. How many come after it.
+    /// Removes a mark. Returns how many marks come after it.
     fn take(&mut self, place: usize) -> u64 {
         self.add(place, u32::MAX);
         u64::from(self.before(self.next) - self.before(place))
@@ -364,7 +378,7 @@ impl Marks {
         }
     }
 
-    /// Marks before a place.
+    /// Returns the number of marks before a position.
     fn before(&self, place: usize) -> u32 {
         let (mut at, mut sum) = (place, 0u32);
         while at > 0 {
@@ -385,7 +399,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the definition has it.
+    /// Computes the reuse distances directly from the definition.
     fn distances(uses: &[u64]) -> Vec<Option<u64>> {
         let between = |at: usize| {
             let before = uses[..at].iter().rposition(|&page| page == uses[at])?;
@@ -405,7 +419,7 @@ mod tests {
     }
 
     proptest! {
-        /// With all pages in the sample each size misses as the definition says.
+        /// Shows that with all pages in the sample each size misses exactly as the definition says.
         #[test]
         fn all_pages_give_the_exact_curve(uses in prop::collection::vec(0u64..60, 1..400)) {
             let mut reuse = Reuse::new(64, 0);
@@ -433,7 +447,8 @@ mod tests {
         assert_eq!((reuse.uses(), reuse.misses(1).0), ((3, 1), 1.0));
     }
 
-    /// A sample of a twentieth of the pages finds the misses of all within its interval, and a tenth.
+    /// Shows that a sample of a twentieth of the pages gives the misses of all pages within its
+    /// confidence interval and a tenth.
     #[test]
     fn a_sample_finds_the_curve_of_all() {
         const PAGES: u64 = 40_000;
@@ -446,7 +461,7 @@ mod tests {
         };
         let (mut all, mut some) = (Reuse::new(PAGES as usize, 0), Reuse::new(2000, 0));
         for _ in 0..1_000_000 {
-            // Few pages are used often, many seldom.
+            // Few pages are used often, many rarely.
             let page = (random().powi(3) * PAGES as f64) as u64;
             all.touch(page, false, 0);
             some.touch(page, false, 0);
@@ -462,7 +477,8 @@ mod tests {
         }
     }
 
-    /// One that was used as soon as it was hidden is taken as used until it is hidden again; one that was not, as used once.
+    /// Shows that a page used right after it was hidden counts as used until it is hidden again. A
+    /// page used late counts as used once.
     #[test]
     fn a_page_used_at_once_counts_as_used_until_it_is_hidden() {
         let mut reuse = Reuse::new(16, 0);
@@ -487,7 +503,7 @@ mod tests {
         );
     }
 
-    /// Uses that come by chance, some of which find their page in sight, are found all the same.
+    /// Shows that random uses are counted correctly although some find their page visible.
     #[test]
     fn uses_that_nobody_saw_are_made_up_for() {
         const PAGES: u64 = 64;
@@ -529,7 +545,7 @@ mod tests {
         assert!(reuse.is_due(2, 100, 1501));
     }
 
-    /// Places are numbered anew many times.
+    /// Shows that the order of uses survives many renumberings of the positions.
     #[test]
     fn a_long_row_of_uses_forgets_no_order() {
         let mut reuse = Reuse::new(8, 0);

@@ -1,6 +1,6 @@
-//! Counters under the names `/proc/vmstat` gives them.
+//! Event counters under the names of `/proc/vmstat`.
 //!
-//! Owns one relaxed atomic per name. Sums are exact at quiescence; no decision reads them.
+//! Owns one relaxed atomic per name. Sums are exact while no thread adds; no decision reads them.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,10 +14,10 @@ macro_rules! counters {
         pub enum Event { $($(#[doc = $doc])+ $name),+ }
 
         impl Event {
-            /// All of them, in the order they are printed.
+            /// All counters, in the order in which they are printed.
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
 
-            /// Its name in vmstat.
+            /// Returns the name of the counter in vmstat.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text),+ }
@@ -27,69 +27,69 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Returning anonymous pages.
+    /// Anonymous pages refaulted.
     WorkingsetRefaultAnon "workingset_refault_anon",
-    /// Returning file pages.
+    /// File pages refaulted.
     WorkingsetRefaultFile "workingset_refault_file",
-    /// Returning anonymous pages placed among the young.
+    /// Anonymous pages activated at their refault.
     WorkingsetActivateAnon "workingset_activate_anon",
-    /// Returning file pages placed among the young.
+    /// File pages activated at their refault.
     WorkingsetActivateFile "workingset_activate_file",
-    /// Returning anonymous pages that had been in the working set.
+    /// Refaulted anonymous pages that had been in the working set.
     WorkingsetRestoreAnon "workingset_restore_anon",
-    /// Returning file pages that had been in the working set.
+    /// Refaulted file pages that had been in the working set.
     WorkingsetRestoreFile "workingset_restore_file",
     /// Pages written by reclaim.
     NrVmscanWrite "nr_vmscan_write",
-    /// Dirty pages marked to be freed when written.
+    /// Dirty pages marked to be freed after their write.
     NrVmscanImmediate "nr_vmscan_immediate_reclaim",
-    /// Pages brought in from swap.
+    /// Pages read from swap.
     PswpIn "pswpin",
     /// Pages written to swap.
     PswpOut "pswpout",
-    /// Pages read from swap ahead of their use.
+    /// Pages read ahead from swap.
     SwapRa "swap_ra",
-    /// Of these, pages that were then used.
+    /// Pages read ahead from swap that were then used.
     SwapRaHit "swap_ra_hit",
-    /// Faults.
+    /// Page faults.
     PgFault "pgfault",
-    /// Faults that had to read.
+    /// Major faults: page faults that had to read.
     PgMajFault "pgmajfault",
-    /// Pages moved among the young.
+    /// Pages activated.
     PgActivate "pgactivate",
-    /// Pages moved among the old.
+    /// Pages deactivated.
     PgDeactivate "pgdeactivate",
     /// Pages made lazily freeable.
     PgLazyFree "pglazyfree",
-    /// Pages sorted on their way to the old end.
+    /// Pages scanned in the active list or sorted in eviction.
     PgRefill "pgrefill",
     /// Pages rotated to the old end after write-out.
     PgRotated "pgrotated",
-    /// Pages scanned by the background reclaimer.
+    /// Pages scanned by kswapd.
     PgScanKswapd "pgscan_kswapd",
-    /// Pages scanned by allocating tasks.
+    /// Pages scanned by direct reclaim.
     PgScanDirect "pgscan_direct",
-    /// Pages scanned on command.
+    /// Pages scanned by proactive reclaim.
     PgScanProactive "pgscan_proactive",
     /// Anonymous pages scanned.
     PgScanAnon "pgscan_anon",
     /// File pages scanned.
     PgScanFile "pgscan_file",
-    /// Pages freed by the background reclaimer.
+    /// Pages freed by kswapd.
     PgStealKswapd "pgsteal_kswapd",
-    /// Pages freed by allocating tasks.
+    /// Pages freed by direct reclaim.
     PgStealDirect "pgsteal_direct",
-    /// Pages freed on command.
+    /// Pages freed by proactive reclaim.
     PgStealProactive "pgsteal_proactive",
     /// Anonymous pages freed.
     PgStealAnon "pgsteal_anon",
     /// File pages freed.
     PgStealFile "pgsteal_file",
-    /// Pages skipped because their zone could not serve.
+    /// Pages skipped because their zone is too high for the request.
     PgSkip "pgskip_normal",
-    /// Objects looked at in caches beside the page lists.
+    /// Slab objects scanned.
     SlabsScanned "slabs_scanned",
-    /// Background reclaim runs.
+    /// Runs of kswapd.
     PageOutRun "pageoutrun",
     /// Short sleeps of kswapd that a request ended.
     KswapdLowQuickly "kswapd_low_wmark_hit_quickly",
@@ -97,7 +97,7 @@ counters! {
     KswapdHighQuickly "kswapd_high_wmark_hit_quickly",
     /// Entries into direct reclaim.
     AllocStall "allocstall_normal",
-    /// Tasks made to wait because reserves were nearly gone.
+    /// Tasks that waited because the reserves were nearly gone.
     PgScanDirectThrottle "pgscan_direct_throttle",
     /// File pages made dirty.
     NrDirtied "nr_dirtied",
@@ -105,9 +105,9 @@ counters! {
     NrWritten "nr_written",
     /// Unevictable pages taken off the lists.
     UnevictableCulled "unevictable_pgs_culled",
-    /// Ebb: folios looked at in a generation list, whatever became of them.
+    /// Ebb: folios scanned in a generation list, evicted or not.
     EbbScanned "ebb_scanned",
-    /// Ebb: folios kept by their tier.
+    /// Ebb: folios protected by their tier.
     EbbProtected "ebb_protected",
     /// Ebb: folios promoted by a page-table walk.
     EbbWalkPromoted "ebb_walk_promoted",
@@ -117,35 +117,35 @@ counters! {
     EbbWalkSkipNonLeaf "ebb_walk_skip_nonleaf",
     /// Ebb: tables skipped by the Bloom filter.
     EbbWalkSkipBloom "ebb_walk_skip_bloom",
-    /// Ebb: generations begun.
+    /// Ebb: generations created.
     EbbAged "ebb_aged",
     /// Ebb: folios moved to the next generation by aging.
     EbbAgedFolios "ebb_aged_folios",
-    /// Ebb: neighbours found accessed by eviction.
+    /// Ebb: neighbours that eviction found accessed.
     EbbLookAround "ebb_look_around",
-    /// Ebb: flusher wake-ups asked for.
+    /// Ebb: wake-ups of the flusher requested.
     EbbFlusherWake "ebb_flusher_wake",
-    /// Ebb: pages looked at in the classic inactive lists.
+    /// Ebb: pages scanned in the classic inactive lists.
     EbbClassicScanned "ebb_classic_scanned",
-    /// Ebb: folios moved to another generation as a part of a segment of several.
+    /// Ebb: folios moved to another generation together with others, as one list segment.
     EbbBulkMoved "ebb_bulk_moved",
-    /// Ebb: folios moved whose sizes were settled together with those of others.
+    /// Ebb: folios moved whose sizes were added to the counters in a batch.
     EbbCounterBatched "ebb_counter_batched",
-    /// Ebb: looks ahead at the records that a walk of a list comes to next.
+    /// Ebb: prefetches of the folio records that a list walk needs next.
     EbbLookedAhead "ebb_looked_ahead",
-    /// Ebb: folios dirty or being written that eviction met.
+    /// Ebb: dirty or written-back folios that eviction met.
     EbbDirtyMet "ebb_dirty_met",
-    /// Ebb: scans of a generation list that looked at folios and took none.
-    EbbScannedInVain "ebb_scanned_in_vain",
-    /// Ebb: folios that eviction met and found accessed.
+    /// Ebb: scans of a generation list that examined folios and took none.
+    EbbScannedNoProgress "ebb_scanned_no_progress",
+    /// Ebb: accessed folios that eviction met.
     EbbRefsMet "ebb_refs_met",
-    /// Ebb: folios sent round once more as they had been accessed.
+    /// Ebb: accessed folios that got a second chance.
     EbbSecondChance "ebb_second_chance",
     /// Ebb: folios protected by the refault rate of their tier.
     EbbTierKept "ebb_tier_kept",
     /// Ebb: folios put on probation.
     EbbProbation "ebb_probation",
-    /// Ebb: places that memcgs changed in their order of visits.
+    /// Ebb: positions by which memcgs moved in the order of visits.
     EbbMemcgRotated "ebb_memcg_rotated",
 }
 
@@ -164,7 +164,7 @@ impl Default for VmStat {
 }
 
 impl VmStat {
-    /// Adds `n`. Nothing is added, and nothing is written, for zero.
+    /// Adds `n`. Writes nothing if `n` is zero.
     #[inline]
     pub fn add(&self, e: Event, n: u64) {
         if n > 0 {
@@ -172,13 +172,13 @@ impl VmStat {
         }
     }
 
-    /// The value.
+    /// Returns the value of a counter.
     #[must_use]
     pub fn get(&self, e: Event) -> u64 {
         self.values[e as usize].load(Relaxed)
     }
 
-    /// `name value` lines.
+    /// Returns the counters as `name value` lines.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();

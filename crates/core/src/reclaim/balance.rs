@@ -1,43 +1,43 @@
 //! One run of kswapd: passes of growing pressure until memory is in balance.
 //!
-//! A run aims at one order and one highest zone. It ends when some zone up to that passes its high
-//! mark, or when the pressure has grown to the utmost. Boosted marks are worked off first, gently:
+//! A run aims at one order and one highest zone. It ends when some zone up to that one passes its
+//! high watermark, or at the highest pressure. Boosted watermarks are worked off first and gently:
 //! nothing is written or swapped for them.
 
-use super::desk::{Desk, Flags};
+use super::wake_requests::{Flags, WakeRequests};
 use super::{CLASSES_MAX, Node, Policy};
 use crate::frame::Order;
 use crate::lru::scan::DEF_PRIORITY;
 use crate::lru::{Met, Scan, Who};
 
-/// Below this priority a run for a boost may write after all, and at it stops growing.
+/// Priority at which a run for a boost stops raising the pressure. Below it the run may write.
 const GENTLE_PRIORITY: u8 = DEF_PRIORITY - 2;
 
 /// One pass over the node's lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pass {
-    /// Lists are scanned by `size >> priority`.
+    /// Scan priority: lists are scanned by `size >> priority`.
     pub priority: u8,
-    /// Pages to look at or free.
+    /// Number of pages to scan or free.
     pub target: u64,
-    /// The order worked for.
+    /// Order for which the run works.
     pub order: Order,
-    /// The highest zone that helps.
+    /// Highest zone whose pages help.
     pub highest: usize,
-    /// Dirty pages may be written.
+    /// Whether dirty pages may be written.
     pub may_write: bool,
-    /// Anonymous pages may be stored.
+    /// Whether anonymous pages may be stored.
     pub may_swap: bool,
-    /// Files are not preferred merely because there are many cold ones.
+    /// Switches off the preference for file pages that holds when there are many inactive ones.
     pub cache_trim_off: bool,
-    /// What is known of the node: see [`Flags`].
+    /// The node's dirty flag: see [`Flags`].
     pub node_dirty: bool,
-    /// See [`Flags`].
+    /// The node's writeback flag: see [`Flags`].
     pub node_writeback: bool,
 }
 
 impl Pass {
-    /// As a request to the lists.
+    /// Returns the pass as a request to the lists.
     #[must_use]
     pub fn scan(&self, swappiness: u32) -> Scan {
         let mut sc = Scan::new(Who::Kswapd, true, self.target, swappiness);
@@ -53,17 +53,17 @@ impl Pass {
     }
 }
 
-/// What came of a pass.
+/// Result of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Passed {
-    /// Pages looked at.
+    /// Number of pages scanned.
     pub scanned: u64,
-    /// Pages freed.
+    /// Number of pages freed.
     pub reclaimed: u64,
-    /// Writes are under way whose end will free pages: nothing freed is no failure.
+    /// Writes are under way whose end will free pages, so a pass that freed nothing is no failure.
     pub writing: bool,
-    /// What was met, where the lists are classic and it was not noted batch by batch; multi-gen lists tell the node
-    /// nothing.
+    /// Dirty and written pages met, for classic lists that do not note it batch by batch. Multi-gen
+    /// lists report nothing to the node.
     pub met: Option<Met>,
 }
 
@@ -111,27 +111,33 @@ impl Balance {
         self.passes
     }
 
-    /// Whether there are zones that it makes room in.
+    /// Returns whether some zone needs room.
     pub fn wants(&self) -> bool {
         self.target > 0
     }
 
-    /// The next pass, or none when the run is over.
-    pub fn next(&mut self, desk: &Desk, node: &dyn Node, policy: Policy) -> Option<Pass> {
+    /// Returns the next pass, or `None` when the run is over.
+    pub fn next(
+        &mut self,
+        wake_requests: &WakeRequests,
+        node: &dyn Node,
+        policy: Policy,
+    ) -> Option<Pass> {
         if self.ended {
             return None;
         }
         if self.priority == 0 {
-            // All for nothing with files preferred: once more without that preference.
+            // The run freed nothing with files preferred, so it tries once more without that
+            // preference.
             if self.reclaimed > 0 || self.wrote || self.cache_trim_off || !policy.trim_again {
                 return None;
             }
             self.cache_trim_off = true;
             self.priority = DEF_PRIORITY;
         }
-        let balanced = desk.balanced(node, policy, self.order, self.highest);
+        let balanced = wake_requests.balanced(node, policy, self.order, self.highest);
         if !balanced && self.boost_left > 0 {
-            // Short of memory and not just of order: the boost can wait.
+            // Free memory itself is short, not just the order, so the boost can wait.
             self.boost_left = 0;
             self.priority = DEF_PRIORITY;
         }
@@ -149,19 +155,19 @@ impl Balance {
             may_write: !gentle || self.priority < GENTLE_PRIORITY,
             may_swap: !gentle,
             cache_trim_off: self.cache_trim_off,
-            node_dirty: desk.has_flag(Flags::DIRTY),
-            node_writeback: desk.has_flag(Flags::WRITEBACK),
+            node_dirty: wake_requests.has_flag(Flags::DIRTY),
+            node_writeback: wake_requests.has_flag(Flags::WRITEBACK),
         })
     }
 
-    pub fn passed(&mut self, desk: &Desk, p: &Passed) {
+    pub fn passed(&mut self, wake_requests: &WakeRequests, p: &Passed) {
         self.reclaimed += p.reclaimed;
         self.wrote |= p.writing;
         if p.reclaimed > 0 {
-            desk.progress();
+            wake_requests.progress();
         }
         if self.order > Order::ZERO && self.reclaimed >= 2 << self.order.get() {
-            // Enough for compaction to work with.
+            // Enough pages for compaction to work with.
             self.order = Order::ZERO;
         }
         let gentle = self.boost_left > 0;
@@ -178,10 +184,10 @@ impl Balance {
         }
     }
 
-    /// Ends the run. Returns the order it worked for in the end.
-    pub fn end(&self, desk: &Desk, node: &dyn Node) -> Order {
+    /// Ends the run. Returns the order for which it worked at the end.
+    pub fn end(&self, wake_requests: &WakeRequests, node: &dyn Node) -> Order {
         if !self.met && self.reclaimed == 0 && !self.wrote {
-            desk.failed();
+            wake_requests.failed();
         }
         node.set_active(self.highest, false);
         if self.boosted {

@@ -1,8 +1,8 @@
-//! Direct reclaim: a task that found no room makes some.
+//! Direct reclaim: a task that found no free memory reclaims some itself.
 //!
-//! A run goes from the gentlest priority to the utmost and stops as soon as it has what it came
-//! for. If it got nothing at all, it is repeated: over every memcg, then with the soft protections
-//! and the active lists it had left alone.
+//! A run goes from the lowest pressure to the highest and stops as soon as it has freed its target.
+//! If it frees nothing at all, it is repeated, first over every memcg. Then it also takes the
+//! memcgs with soft protection and the active lists that it had spared.
 
 use super::throttle::Reason;
 use crate::frame::{COSTLY_ORDER, Order};
@@ -12,29 +12,29 @@ use crate::lru::{Scan, Who};
 /// How hard a run tries.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Effort {
-    /// Some memcgs, protections kept.
+    /// Visits some memcgs and keeps protections.
     First,
-    /// Every memcg.
+    /// Visits every memcg.
     FullWalk,
-    /// And what was spared: soft protection, active lists.
+    /// Also takes spared pages: soft protection, active lists.
     Forced,
 }
 
 /// One pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectPass {
-    /// Lists are scanned by `size >> priority`.
+    /// Scan priority: lists are scanned by `size >> priority`.
     pub priority: u8,
-    /// Pages still wanted.
+    /// Number of pages still wanted.
     pub target: u64,
-    /// Every memcg is visited.
+    /// Whether every memcg is visited.
     pub full_walk: bool,
-    /// Active lists are shrunk, and soft protection is not kept.
+    /// Whether active lists are shrunk and soft protection is ignored.
     pub forced: bool,
 }
 
 impl DirectPass {
-    /// As a request to the lists.
+    /// Returns the pass as a request to the lists.
     #[must_use]
     pub fn scan(&self, root: bool, order: Order, swappiness: u32) -> Scan {
         let mut sc = Scan::new(Who::Direct, root, self.target, swappiness);
@@ -45,18 +45,18 @@ impl DirectPass {
     }
 }
 
-/// What came of a pass.
+/// Result of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DirectPassed {
-    /// Pages freed.
+    /// Number of pages freed.
     pub reclaimed: u64,
-    /// Pages whose write-out was begun: they will be free when it ends.
+    /// Number of pages whose write-out was begun. They become free when it ends.
     pub begun: u64,
-    /// Pages looked at.
+    /// Number of pages scanned.
     pub scanned: u64,
-    /// Something was left alone that a forced run would take.
+    /// Whether the pass spared pages that a forced run would take.
     pub spared: bool,
-    /// A block of a costly order can be had by compaction now.
+    /// Whether compaction can now make a block of a costly order.
     pub compactable: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// A run for `target` pages, on behalf of a request of `order`.
+    /// Creates a run for `target` pages, on behalf of a request of `order`.
     #[must_use]
     pub fn new(target: u64, order: Order) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Direct {
         }
     }
 
-    /// The next pass, or none when the run is over.
+    /// Returns the next pass, or `None` when the run is over.
     #[must_use]
     pub fn next(&self) -> Option<DirectPass> {
         if self.stopped {
@@ -105,7 +105,7 @@ impl Direct {
         })
     }
 
-    /// What came of the pass that [`next`](Self::next) asked for.
+    /// Records the result of the pass that [`next`](Self::next) asked for.
     pub fn passed(&mut self, p: &DirectPassed) {
         self.reclaimed += p.reclaimed;
         self.begun += p.begun;
@@ -122,7 +122,7 @@ impl Direct {
         };
     }
 
-    /// The next effort, if this one came to nothing and there is a harder one.
+    /// Steps to the next effort, if this one freed nothing and there is a harder one.
     fn again(&mut self) -> Option<u8> {
         if self.reclaimed + self.begun > 0 {
             return None;
@@ -135,25 +135,26 @@ impl Direct {
         Some(DEF_PRIORITY)
     }
 
-    /// Pages freed.
+    /// Returns the number of pages freed.
     #[must_use]
     pub fn reclaimed(&self) -> u64 {
         self.reclaimed
     }
 
-    /// Pages whose write-out was begun.
+    /// Returns the number of pages whose write-out was begun.
     #[must_use]
     pub fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Whether it freed more than an eighth of what it looked at: others may hope, too.
+    /// Returns whether the run freed more than an eighth of the pages it scanned. Then other
+    /// waiting tasks may expect progress, too.
     #[must_use]
     pub fn efficient(&self) -> bool {
         self.reclaimed > self.scanned / 8
     }
 
-    /// What the task waits for afterwards, if for anything.
+    /// Returns the reason for which the task waits afterwards, if any.
     #[must_use]
     pub fn waits_for(&self) -> Option<Reason> {
         (self.next().is_none() && self.reclaimed == 0 && self.begun == 0)

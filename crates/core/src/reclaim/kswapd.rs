@@ -1,4 +1,4 @@
-//! kswapd: when it runs, for which order and zones, when it sleeps.
+//! kswapd: when it runs, for which order and zones, and when it sleeps.
 //!
 //! ```text
 //!              ask                            in balance, or priority ran out
@@ -11,31 +11,34 @@
 //!    +--- fine after ---  Nap -----------------------------------------------> Run
 //!         100 ms
 //! ```
-//! [`Kswapd::step`] says what to do next: a pass over the lists, a nap, a sleep, or nothing but to
-//! come back; a pass is answered by [`Kswapd::passed`]. A driver that naps calls `step` again when
-//! 100 ms are over or when [`Desk::woken`], whichever is first; one that sleeps, when woken.
+//! [`Kswapd::step`] returns the next step: a pass over the lists, a nap, a sleep, or an immediate
+//! further call. The driver answers a pass with [`Kswapd::passed`]. A driver that naps calls `step`
+//! again after 100 ms or when [`WakeRequests::woken`], whichever is first. One that sleeps calls it
+//! again when woken.
 //!
-//! The three idle policies are three answers to "what if nobody asked": the lowest zone (whose
-//! sleep is then judged for requests that nobody makes), the lowest only after a sleep (kswapd may
-//! go round for a zone nobody asked for), the zone of the cycle before.
+//! The idle policy chooses the zone if no request has arrived. `Zero` takes the lowest zone, and
+//! then judges the sleep for requests that no task makes. `Sentinel` takes the lowest zone only
+//! after a sleep, so kswapd may run for a zone that no task asked for. `Previous` takes the zone of
+//! the cycle before.
 
 use super::balance::{Balance, Pass, Passed};
-use super::desk::{Desk, Sleep};
+use super::wake_requests::{Sleep, WakeRequests};
 use super::{IdleIndex, Node, Policy};
 use crate::frame::Order;
 use crate::observe::vmstat::{Event, VmStat};
 
-/// What to do next.
+/// The next thing that the driver must do.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Step {
-    /// A pass over the node's lists; then [`Kswapd::passed`].
+    /// Do a pass over the node's lists, then call [`Kswapd::passed`].
     Pass(Pass),
-    /// Nothing was found to do, and sleep is not allowed: come back at once.
+    /// Call again at once: there is nothing to do, but sleep is not allowed.
     Again,
-    /// Writes are under way and nothing else can be freed: wait until some end, 100 ms at most.
+    /// Wait until some writes end, 100 ms at most. Writes are under way and nothing else can be
+    /// freed.
     AwaitWrites,
-    /// Pages under write-out that were met before have come round again: they are not written as fast as the
-    /// lists turn. Wait for [`Reason::Writeback`](super::Reason::Writeback).
+    /// Wait for [`Reason::Writeback`](super::Reason::Writeback). Pages under write-out have come
+    /// round to the old end a second time, because the disk is slower than the lists turn.
     Throttle,
     /// Wait until woken, [`NAP_MS`](super::NAP_MS) at most.
     Nap,
@@ -43,35 +46,36 @@ pub enum Step {
     Sleep,
 }
 
-/// What it did.
+/// Counters of kswapd.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct KswapdStats {
-    /// Short sleeps begun.
+    /// Number of short sleeps begun.
     pub naps: u64,
-    /// Deep sleeps begun.
+    /// Number of deep sleeps begun.
     pub sleeps: u64,
-    /// Naps and deep sleeps begun while memory was not in balance for what had last been asked.
+    /// Number of naps and deep sleeps begun while memory was not in balance for the last request.
     pub early: u64,
-    /// Of these, deep sleeps.
+    /// Number of deep sleeps among `early`.
     pub early_deep: u64,
-    /// Deep sleeps ended by a request.
+    /// Number of deep sleeps ended by a request.
     pub wakes: u64,
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
-    /// Passes.
+    /// Number of passes.
     pub passes: u64,
-    /// Passes for lower zones than anybody had asked for in this cycle or the one before.
+    /// Number of passes for lower zones than any task had asked for in this cycle or the one
+    /// before.
     pub unasked_passes: u64,
-    /// Turns in which there was nothing to do and no leave to sleep.
+    /// Number of turns with nothing to do and no permission to sleep.
     pub idle_turns: u64,
-    /// Times that it looked what it is asked for and nobody asked for anything.
+    /// Number of times that kswapd read the requests and found none.
     pub unasked_looks: u64,
-    /// Passes made once more without preferring files, after all had come to nothing.
+    /// Number of passes repeated without preferring files, after a whole run had freed nothing.
     pub trim_passes: u64,
 }
 
 impl KswapdStats {
-    /// What two of them did.
+    /// Returns the sums of two sets of counters.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -89,7 +93,7 @@ impl KswapdStats {
         }
     }
 
-    /// What was done after `before`.
+    /// Returns the increase of the counters since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -110,7 +114,8 @@ impl KswapdStats {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum At {
-    /// Before the question whether to sleep. `keep`: judged for what the last run reached.
+    /// Before the question whether to sleep. `keep`: the sleep is judged for the order that the
+    /// last run reached.
     Top {
         keep: bool,
     },
@@ -125,11 +130,11 @@ pub struct Kswapd {
     policy: Policy,
     at: At,
     run: Option<Balance>,
-    /// What the run was asked for, and what its end is judged by.
+    /// The order requested of the run, and the order by which its end is judged.
     alloc_order: Order,
     reclaim_order: Order,
     highest: usize,
-    /// What somebody last asked for, for statistics only.
+    /// The last request, for statistics only.
     last_asked: Option<(Order, usize)>,
     asked_before: Option<usize>,
     stalled: Option<Step>,
@@ -138,7 +143,7 @@ pub struct Kswapd {
 }
 
 impl Kswapd {
-    /// On its way to its first sleep, judged for every zone.
+    /// Creates kswapd before its first sleep, which is judged for every zone.
     #[must_use]
     pub fn new(policy: Policy, classes: usize) -> Self {
         let highest = match policy.idle {
@@ -160,37 +165,37 @@ impl Kswapd {
         }
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> &KswapdStats {
         &self.stats
     }
 
-    /// Whether it sleeps, short or deep.
+    /// Returns whether kswapd sleeps, briefly or deeply.
     #[must_use]
     pub fn asleep(&self) -> bool {
         matches!(self.at, At::Nap | At::Deep)
     }
 
-    /// Whether it sleeps until woken.
+    /// Returns whether kswapd sleeps until woken.
     #[must_use]
     pub fn deep(&self) -> bool {
         self.at == At::Deep
     }
 
-    /// Whether a run has ended since this was last asked. The lists are told of that
-    /// ([`Lruvec::end_reclaim`](crate::lru::Lruvec::end_reclaim)), and not of the end of each of its passes.
+    /// Returns whether a run has ended since the last call. The driver then calls
+    /// [`Lruvec::end_reclaim`](crate::lru::Lruvec::end_reclaim), but not at the end of each pass.
     pub fn ended(&mut self) -> bool {
         std::mem::take(&mut self.ended)
     }
 
-    /// The highest zone it works, or judged its sleep, for.
+    /// Returns the highest zone for which kswapd works, or for which it judged its sleep.
     #[must_use]
     pub fn highest(&self) -> usize {
         self.highest
     }
 
-    /// The zone to judge a sleep by, given what is asked: see the head of the file.
+    /// Returns the zone by which to judge a sleep, given the request: see the head of the file.
     fn judged(&self, asked: Option<usize>) -> usize {
         match (self.policy.idle, asked) {
             (IdleIndex::Zero, asked) => asked.unwrap_or(0),
@@ -200,7 +205,7 @@ impl Kswapd {
         }
     }
 
-    /// The zone of the next run, given what is asked.
+    /// Returns the zone of the next run, given the request.
     fn chosen(&self, asked: Option<usize>) -> usize {
         match (self.policy.idle, asked) {
             (_, Some(asked)) => asked,
@@ -209,47 +214,47 @@ impl Kswapd {
         }
     }
 
-    /// The next thing to do.
-    pub fn step(&mut self, desk: &Desk, node: &dyn Node, stat: &VmStat) -> Step {
+    /// Returns the next thing to do.
+    pub fn step(&mut self, wake_requests: &WakeRequests, node: &dyn Node, stat: &VmStat) -> Step {
         match self.at {
             At::Top { keep } => {
                 if !keep {
-                    let (asked, order) = desk.look();
+                    let (asked, order) = wake_requests.look();
                     self.stats.unasked_looks += u64::from(asked.is_none());
                     self.alloc_order = order;
                     self.reclaim_order = order;
                     self.highest = self.judged(asked);
                 }
-                self.lie_down(desk, node, stat)
+                self.lie_down(wake_requests, node, stat)
             }
-            At::Nap => self.after_nap(desk, node, stat),
-            At::Deep if !desk.woken() => Step::Sleep,
+            At::Nap => self.after_nap(wake_requests, node, stat),
+            At::Deep if !wake_requests.woken() => Step::Sleep,
             At::Deep => {
                 node.set_awake(true);
                 self.stats.wakes += 1;
-                self.begin(desk, node, stat)
+                self.begin(wake_requests, node, stat)
             }
-            At::Run => self.go_on(desk, node, stat),
+            At::Run => self.go_on(wake_requests, node, stat),
         }
     }
 
-    /// The first, short sleep, if memory is fine.
-    fn lie_down(&mut self, desk: &Desk, node: &dyn Node, stat: &VmStat) -> Step {
-        let news = desk.lie_down(Sleep::Nap);
-        if self.fine_with(desk, node, news) {
+    /// Begins the first, short sleep, if memory is in balance.
+    fn lie_down(&mut self, wake_requests: &WakeRequests, node: &dyn Node, stat: &VmStat) -> Step {
+        let news = wake_requests.lie_down(Sleep::Nap);
+        if self.fine_with(wake_requests, node, news) {
             self.at = At::Nap;
             self.stats.naps += 1;
             self.note_early(node, false);
             return Step::Nap;
         }
         stat.add(Event::KswapdHighQuickly, 1);
-        self.begin(desk, node, stat)
+        self.begin(wake_requests, node, stat)
     }
 
-    /// Whether it may sleep, also for what was asked since it last looked.
+    /// Returns whether kswapd may sleep, also for requests that came since it last read them.
     fn fine_with(
         &mut self,
-        desk: &Desk,
+        wake_requests: &WakeRequests,
         node: &dyn Node,
         news: Option<(Option<usize>, Order)>,
     ) -> bool {
@@ -257,22 +262,23 @@ impl Kswapd {
         let highest = asked.map_or(self.highest, |asked| asked.max(self.highest));
         let order =
             if asked.is_some() { order.max(self.reclaim_order) } else { self.reclaim_order };
-        desk.may_sleep(node, self.policy, order, highest)
+        wake_requests.may_sleep(node, self.policy, order, highest)
     }
 
-    fn after_nap(&mut self, desk: &Desk, node: &dyn Node, stat: &VmStat) -> Step {
-        let Some(news) = desk.lie_down(Sleep::Deep) else {
-            // Asked early: what the nap was judged for counts as asked, too.
+    fn after_nap(&mut self, wake_requests: &WakeRequests, node: &dyn Node, stat: &VmStat) -> Step {
+        let Some(news) = wake_requests.lie_down(Sleep::Deep) else {
+            // A request ended the nap early. The zone for which the nap was judged counts as
+            // requested, too.
             stat.add(Event::KswapdLowQuickly, 1);
             let highest = self.highest;
             let policy = self.policy.idle;
-            desk.put_back(self.reclaim_order, |asked| match policy {
+            wake_requests.put_back(self.reclaim_order, |asked| match policy {
                 IdleIndex::Previous => asked.unwrap_or(highest),
                 IdleIndex::Zero | IdleIndex::Sentinel => asked.map_or(highest, |a| a.max(highest)),
             });
-            return self.begin(desk, node, stat);
+            return self.begin(wake_requests, node, stat);
         };
-        if self.fine_with(desk, node, Some(news)) {
+        if self.fine_with(wake_requests, node, Some(news)) {
             self.at = At::Deep;
             self.stats.sleeps += 1;
             self.note_early(node, true);
@@ -280,7 +286,7 @@ impl Kswapd {
             return Step::Sleep;
         }
         stat.add(Event::KswapdHighQuickly, 1);
-        self.begin(desk, node, stat)
+        self.begin(wake_requests, node, stat)
     }
 
     fn note_early(&mut self, node: &dyn Node, deep: bool) {
@@ -292,10 +298,10 @@ impl Kswapd {
         }
     }
 
-    /// Reads what is asked and sets out.
-    fn begin(&mut self, desk: &Desk, node: &dyn Node, stat: &VmStat) -> Step {
-        desk.get_up();
-        let (asked, order) = desk.take();
+    /// Reads the request and begins a run.
+    fn begin(&mut self, wake_requests: &WakeRequests, node: &dyn Node, stat: &VmStat) -> Step {
+        wake_requests.get_up();
+        let (asked, order) = wake_requests.take();
         self.stats.unasked_looks += u64::from(asked.is_none());
         self.asked_before = self.last_asked.map(|(_, highest)| highest);
         if let Some(highest) = asked {
@@ -308,11 +314,11 @@ impl Kswapd {
         self.run = Some(Balance::begin(node, order, self.highest));
         self.at = At::Run;
         self.stalled = None;
-        self.go_on(desk, node, stat)
+        self.go_on(wake_requests, node, stat)
     }
 
-    /// The next pass of the run, or its end.
-    fn go_on(&mut self, desk: &Desk, node: &dyn Node, _stat: &VmStat) -> Step {
+    /// Returns the next pass of the run, or ends it.
+    fn go_on(&mut self, wake_requests: &WakeRequests, node: &dyn Node, _stat: &VmStat) -> Step {
         if let Some(wait) = self.stalled.take() {
             return wait;
         }
@@ -320,7 +326,7 @@ impl Kswapd {
             self.at = At::Top { keep: false };
             return Step::Again;
         };
-        if let Some(pass) = run.next(desk, node, self.policy) {
+        if let Some(pass) = run.next(wake_requests, node, self.policy) {
             self.stats.passes += 1;
             self.stats.trim_passes += u64::from(pass.cache_trim_off);
             let asked = self.last_asked.map(|(_, highest)| highest).max(self.asked_before);
@@ -329,24 +335,25 @@ impl Kswapd {
             return Step::Pass(pass);
         }
         let passes = run.passes();
-        self.reclaim_order = run.end(desk, node);
+        self.reclaim_order = run.end(wake_requests, node);
         self.run = None;
         self.ended = true;
         self.at = At::Top { keep: self.reclaim_order < self.alloc_order };
-        // A run that found nothing to do must not keep the driver from its clock.
+        // Returns to the driver, because a run that found nothing to do must not keep it from its
+        // clock.
         self.stats.idle_turns += u64::from(passes == 0);
         Step::Again
     }
 
-    /// What came of the pass.
-    pub fn passed(&mut self, desk: &Desk, passed: &Passed) {
+    /// Records the result of the pass.
+    pub fn passed(&mut self, wake_requests: &WakeRequests, passed: &Passed) {
         if let Some(run) = self.run.as_mut() {
-            run.passed(desk, passed);
-            // Who wants no page waits for none.
+            run.passed(wake_requests, passed);
+            // A run that needs no page waits for none.
             let waits = run.wants() && passed.reclaimed == 0 && passed.writing;
             self.stalled = waits.then_some(Step::AwaitWrites);
             if let Some(met) = &passed.met {
-                desk.note(met);
+                wake_requests.note(met);
                 if met.immediate > 0 {
                     self.stalled = Some(Step::Throttle);
                 }
@@ -361,7 +368,7 @@ mod tests {
     use crate::lru::Met;
     use crate::tunables::{FlagClear, SleepCheck};
 
-    /// A node that never has enough, with its upper zone alone.
+    /// A node that never has enough memory and has only its upper zone.
     struct Short;
 
     const NORMAL: usize = 1;
@@ -387,16 +394,17 @@ mod tests {
         }
     }
 
-    /// What comes after the first pass for zones up to `highest` that went like `passed`.
+    /// Returns the step after a first pass for zones up to `highest` with the result `passed`.
     fn after(idle: IdleIndex, highest: usize, passed: &Passed) -> Step {
         let policy =
             Policy { idle, sleep: SleepCheck::One, clear: FlagClear::Sleep, trim_again: false };
-        let (desk, mut kswapd, stat) = (Desk::new(), Kswapd::new(policy, 2), VmStat::default());
+        let (wake_requests, mut kswapd, stat) =
+            (WakeRequests::new(), Kswapd::new(policy, 2), VmStat::default());
         loop {
-            if let Step::Pass(pass) = kswapd.step(&desk, &Short, &stat) {
+            if let Step::Pass(pass) = kswapd.step(&wake_requests, &Short, &stat) {
                 assert_eq!(pass.highest, highest);
-                kswapd.passed(&desk, passed);
-                return kswapd.step(&desk, &Short, &stat);
+                kswapd.passed(&wake_requests, passed);
+                return kswapd.step(&wake_requests, &Short, &stat);
             }
         }
     }
@@ -414,7 +422,8 @@ mod tests {
         assert_eq!(after(IdleIndex::Previous, NORMAL, &passed(1)), Step::Throttle);
     }
 
-    /// It once waited a millisecond after each, while tasks asked for the zone that is there.
+    /// Shows that kswapd does not wait a millisecond after each pass for a missing zone, while
+    /// tasks ask for the existing one.
     #[test]
     fn a_pass_for_zones_that_are_not_there_waits_for_no_write() {
         let nothing = Passed { writing: true, ..Passed::default() };

@@ -1,20 +1,19 @@
-//! Who reclaims, when they sleep, who waits and for what.
+//! Reclaim control: which thread reclaims, when it sleeps, and which task waits for what.
 //!
-//! Everything here is a decision, never an act: nothing sleeps, nothing knows the time by itself,
-//! no thread is made. A driver (the pager's threads, the lab's events) asks for the next step,
-//! carries it out and says what came of it.
+//! Everything here only decides. Nothing sleeps, reads a clock or creates a thread. A driver (the
+//! pager's threads, the lab's events) asks for the next step, carries it out and reports the
+//! result.
 //!
-//! * [`desk`]: where requests for kswapd are left, and what is known of a node's trouble.
+//! * [`wake_requests`]: requests for kswapd, and the trouble flags of a node.
 //! * [`kswapd`]: the loop of the background reclaimer, [`balance`] one run of it.
 //! * [`direct`]: a task's own reclaim; [`throttle`]: its waits; [`reserve`]: when it may not even
 //!   reclaim; [`oom`]: when it gives up.
-//! * [`slab`]: how much of the caches beside the page lists goes with a pass.
+//! * [`slab`]: how many objects of the slab caches a pass scans.
 //!
-//! What memory looks like comes through [`Node`]; there is one predicate for "in balance", and
-//! wakers, runs and sleep all use it.
+//! [`Node`] describes the memory. There is one predicate for "in balance". Wakers, runs and sleep
+//! all use it.
 
 pub mod balance;
-pub mod desk;
 pub mod direct;
 pub mod kswapd;
 #[cfg(all(test, loom))]
@@ -26,77 +25,79 @@ pub mod reserve;
 mod scenarios;
 pub mod slab;
 pub mod throttle;
+pub mod wake_requests;
 
 pub use balance::{Pass, Passed};
-pub use desk::{Asked, Desk, Flags};
 pub use direct::{Direct, DirectPass, DirectPassed};
 pub use kswapd::{Kswapd, KswapdStats, Step};
 pub use oom::{Achieved, Hope, Verdict};
 pub use proactive::Proactive;
 pub use slab::{Shrinker, SlabPass};
 pub use throttle::{Outlook, Reason, Throttle};
+pub use wake_requests::{Asked, Flags, WakeRequests};
 
 use crate::frame::watermark::Level;
 use crate::frame::{AllocFlags, Frames, MAX_ORDER, Order, ZoneItem};
 use crate::tunables::{FlagClear, IdleIndex, SleepCheck, Tunables};
 
-/// Runs without any progress after which a node counts as hopeless: kswapd leaves it to those who
-/// allocate.
+/// Number of runs without progress after which a node counts as hopeless. Then kswapd leaves it to
+/// direct reclaim.
 pub const FAILURES_MAX: u32 = 16;
-/// kswapd's first, short sleep.
+/// Length of kswapd's first, short sleep, in milliseconds.
 pub const NAP_MS: u64 = 100;
-/// Kinds of zone a node can have.
+/// Largest number of kinds of zone in a node.
 pub const CLASSES_MAX: usize = 6;
-/// The least a zone contributes to a run's target.
+/// Smallest contribution of a zone to a run's target, in pages.
 const ZONE_TARGET_MIN: u64 = 32;
 
-/// A node's memory, as reclaim control sees it. Classes are positions among the kinds of zone,
-/// lowest first. What only some nodes have (boosts, counters of their own) is nothing by default.
+/// A node's memory, as reclaim control sees it. Classes are indices of the kinds of zone, lowest
+/// first. By default a node has no boosts and no counters of its own.
 pub trait Node {
-    /// Kinds of zone.
+    /// Returns the number of kinds of zone.
     fn classes(&self) -> usize;
 
-    /// Whether some zone up to class `highest` passes its high mark, boost included, for a block of
-    /// `order`; also when there is no such zone. Strict, and exact near the marks.
+    /// Returns whether some zone up to class `highest` passes its high watermark, boost included,
+    /// for a block of `order`. Returns true also if there is no such zone. The check is strict, and
+    /// exact near the watermarks.
     fn balanced(&self, order: Order, highest: usize) -> bool;
 
-    /// Whether there is a zone up to class `highest` at all. The low zones of a machine are those of
-    /// its first node.
+    /// Returns whether there is a zone up to class `highest` at all. Only the first node of a
+    /// machine has the low zones.
     fn has_zone(&self, highest: usize) -> bool {
         let _ = highest;
         true
     }
 
-    /// The same asked of every zone up to `highest`.
+    /// Returns whether every zone up to class `highest` passes its high watermark.
     fn all_balanced(&self, order: Order, highest: usize) -> bool;
 
-    /// Pages one pass should look at or free: the high marks of the zones up to `highest`, at least
-    /// 32 each.
+    /// Returns the number of pages that one pass should scan or free. That is the sum of the high
+    /// watermarks of the zones up to `highest`, at least 32 for each.
     fn target(&self, highest: usize) -> u64;
 
-    /// What the marks of each class up to `highest` are raised by.
+    /// Returns the boost of the watermarks of each class up to `highest`.
     fn boosts(&self, highest: usize) -> [u64; CLASSES_MAX] {
         let _ = highest;
         [0; CLASSES_MAX]
     }
 
-    /// Takes back the boosts that a run has worked for.
+    /// Takes back the boosts for which a run has worked.
     fn work_off(&self, boosts: &[u64; CLASSES_MAX]) {
         let _ = boosts;
     }
 
-    /// Says whether zones up to `highest` are being reclaimed.
+    /// Records whether zones up to `highest` are being reclaimed.
     fn set_active(&self, highest: usize, active: bool) {
         let _ = (highest, active);
     }
 
-    /// Tighter counters while kswapd is awake.
+    /// Makes the counters tighter while kswapd is awake.
     fn set_awake(&self, awake: bool) {
         let _ = awake;
     }
 
-    /// Whether more than half of the reserve below the low marks is left, so that those who
-    /// allocate may reclaim instead of waiting for kswapd.
+    /// Returns whether more than half of the reserve below the low watermarks is left. Then
+    /// allocating tasks may reclaim instead of waiting for kswapd.
     fn reserve_left(&self) -> bool;
 }
 
@@ -105,7 +106,7 @@ pub trait Node {
 pub struct FramesNode<'a> {
     /// The allocator.
     pub frames: &'a Frames,
-    /// Which node.
+    /// Number of the node.
     pub node: usize,
 }
 
@@ -182,18 +183,18 @@ impl Node for FramesNode<'_> {
 /// The steps of kswapd's history, each a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// The zone judged by when nobody asked.
+    /// Zone by which kswapd judges if no task asked.
     pub idle: IdleIndex,
-    /// Which zones have to be in balance before it sleeps.
+    /// Which zones have to be in balance before kswapd sleeps.
     pub sleep: SleepCheck,
     /// When flags are cleared.
     pub clear: FlagClear,
-    /// Whether a run for nothing is repeated without preferring files.
+    /// Whether a run that freed nothing is repeated without preferring files.
     pub trim_again: bool,
 }
 
 impl Policy {
-    /// As the switches say.
+    /// Returns the policy that the switches select.
     #[must_use]
     pub fn of(tun: &Tunables) -> Self {
         Self {
@@ -205,7 +206,7 @@ impl Policy {
     }
 }
 
-/// The larger of two orders as kept in requests; beyond the allocator's largest there is none.
+/// Returns the order with the number `order`, at most the allocator's largest.
 fn order_of(order: u8) -> Order {
     Order::new(order.min(MAX_ORDER)).unwrap_or(Order::ZERO)
 }

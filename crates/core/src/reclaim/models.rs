@@ -1,16 +1,18 @@
-//! Models for loom: a task that takes pages and asks, and kswapd, in every schedule within a bound
-//! on preemptions. A nap may end at any moment, so it ends at once: what happens in between is up
-//! to loom.
+//! Models for loom: a task that takes pages and asks, and kswapd. Loom tries every schedule within
+//! a bound on preemptions. A nap may end at any moment, so it ends at once, and loom chooses the
+//! events in between.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use loom::thread;
 
-use super::{Asked, Desk, FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, SleepCheck, Step};
+use super::{
+    Asked, FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, SleepCheck, Step, WakeRequests,
+};
 use crate::frame::Order;
 use crate::observe::vmstat::VmStat;
 
-/// Two zones; a request of class 1 leaves the lowest alone, one of class 0 finds enough there.
+/// Two zones. A request of class 1 leaves the lowest zone alone, one of class 0 finds enough there.
 struct Tiny {
     free: AtomicI64,
 }
@@ -35,7 +37,7 @@ impl Node for Tiny {
     }
 }
 
-/// When a task asks for more: after it took a page, as it has to be, or before.
+/// When a task asks for more: after it took a page, which is right, or before.
 #[derive(Clone, Copy, PartialEq)]
 enum AsksWhen {
     Before,
@@ -49,25 +51,25 @@ const PREVIOUS: Policy = Policy {
     trim_again: true,
 };
 
-/// Takes `takes` pages one by one, asking after each, while kswapd keeps up. When kswapd sleeps for
-/// good and nobody takes any more, memory is in balance.
+/// Shows that no request is lost. A task takes `takes` pages one by one and asks after each, while
+/// kswapd works. When kswapd sleeps deeply and the task is done, memory must be in balance.
 fn nobody_is_forgotten(order: AsksWhen, takes: u32, preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {
         let policy = PREVIOUS;
         let node = Arc::new(Tiny { free: AtomicI64::new(HIGH) });
-        let desk = Arc::new(Desk::new());
+        let wake_requests = Arc::new(WakeRequests::new());
         let done = Arc::new(AtomicBool::new(false));
         let kswapd = {
-            let (node, desk, done) = (node.clone(), desk.clone(), done.clone());
-            thread::spawn(move || work(policy, &node, &desk, &done))
+            let (node, wake_requests, done) = (node.clone(), wake_requests.clone(), done.clone());
+            thread::spawn(move || work(policy, &node, &wake_requests, &done))
         };
         for _ in 0..takes {
             if order == AsksWhen::After {
                 node.free.fetch_sub(1, Ordering::SeqCst);
             }
-            if desk.ask(&*node, policy, Order::ZERO, 1) == Asked::Wake {
+            if wake_requests.ask(&*node, policy, Order::ZERO, 1) == Asked::Wake {
                 kswapd.thread().unpark();
             }
             if order == AsksWhen::Before {
@@ -78,28 +80,31 @@ fn nobody_is_forgotten(order: AsksWhen, takes: u32, preemptions: usize) {
         kswapd.thread().unpark();
         kswapd.join().unwrap();
         assert!(node.balanced(Order::ZERO, 1), "kswapd sleeps while memory is short");
-        // What was asked and not yet taken is served, or would be refused now.
-        assert_eq!(desk.ask(&*node, policy, Order::ZERO, 1), Asked::LetSleep);
+        // A request still recorded has been served, or kswapd would have to be woken now.
+        assert_eq!(wake_requests.ask(&*node, policy, Order::ZERO, 1), Asked::LetSleep);
     });
 }
 
-fn work(policy: Policy, node: &Tiny, desk: &Desk, done: &AtomicBool) {
+fn work(policy: Policy, node: &Tiny, wake_requests: &WakeRequests, done: &AtomicBool) {
     let stat = VmStat::default();
     let mut kswapd = Kswapd::new(policy, node.classes());
     for _ in 0..40 {
-        match kswapd.step(desk, node, &stat) {
+        match kswapd.step(wake_requests, node, &stat) {
             Step::Pass(_) => {
                 node.free.fetch_add(1, Ordering::SeqCst);
                 let passed = Passed { scanned: 1, reclaimed: 1, writing: false, met: None };
-                kswapd.passed(desk, &passed);
-                assert!(desk.look().0.is_none_or(|asked| asked == 1), "nobody asks for class 0");
+                kswapd.passed(wake_requests, &passed);
+                assert!(
+                    wake_requests.look().0.is_none_or(|asked| asked == 1),
+                    "nobody asks for class 0"
+                );
             }
             Step::Sleep => {
-                // The last look: whoever asks after saying that it is done does not exist.
-                if done.load(Ordering::SeqCst) && !desk.woken() {
+                // The last check: no task asks after `done` is set.
+                if done.load(Ordering::SeqCst) && !wake_requests.woken() {
                     return;
                 }
-                if !desk.woken() {
+                if !wake_requests.woken() {
                     thread::park();
                 }
             }
@@ -119,7 +124,7 @@ fn one_request_is_served_whatever_the_schedule() {
     nobody_is_forgotten(AsksWhen::After, 1, 3);
 }
 
-/// The model finds what it is for.
+/// Shows that the model finds the error it is made for.
 #[test]
 #[should_panic(expected = "kswapd sleeps while memory is short")]
 fn a_task_that_asks_too_early_is_forgotten() {
@@ -131,19 +136,19 @@ fn taking_a_request_leaves_nobody_asking() {
     loom::model(|| {
         let node = Tiny { free: AtomicI64::new(0) };
         let policy = PREVIOUS;
-        let desk = Arc::new(Desk::new());
+        let wake_requests = Arc::new(WakeRequests::new());
         let other = {
-            let desk = desk.clone();
+            let wake_requests = wake_requests.clone();
             thread::spawn(move || {
                 let node = Tiny { free: AtomicI64::new(0) };
-                desk.ask(&node, policy, Order::ZERO, 1)
+                wake_requests.ask(&node, policy, Order::ZERO, 1)
             })
         };
-        desk.ask(&node, policy, Order::HUGE, 0);
-        let first = desk.take();
+        wake_requests.ask(&node, policy, Order::HUGE, 0);
+        let first = wake_requests.take();
         other.join().unwrap();
-        let second = desk.take();
-        assert_eq!(desk.take(), (None, Order::ZERO));
+        let second = wake_requests.take();
+        assert_eq!(wake_requests.take(), (None, Order::ZERO));
         // Each request was read once: the order with the first, the other's class with one of the
         // two.
         assert_eq!(first.1, Order::HUGE);

@@ -1,44 +1,44 @@
-//! When nothing helps: the decision to give up, from what was achieved.
+//! Out of memory: decides when to give up, by the progress of reclaim.
 //!
-//! Two rules can be had. `rounds` is the kernel's: sixteen rounds of reclaim that freed nothing, whatever others have
-//! freed meanwhile (`try_charge_memcg`). `progress` looks at what was achieved instead: as long as pages are freed by anybody or
-//! writes end, waiting helps and nobody is given up; only when neither has happened for a while
-//! although everything was tried, it is over. With a disk that writes nothing at all the while ends
-//! too: no livelock.
+//! There are two rules. `rounds` is the kernel's: it gives up after sixteen rounds that freed
+//! nothing, even if other tasks have freed pages meanwhile (`try_charge_memcg`). `progress` looks
+//! at the whole machine. As long as any task frees pages or writes end, waiting helps, and no task
+//! gives up. It gives up only after a while without either, although everything was tried. With a
+//! disk that writes nothing at all the while ends too, so there is no livelock.
 //!
-//! How old pages are plays no part.
+//! The age of pages plays no part.
 
 use super::throttle::TICK_MS;
 use crate::tunables::OomRule;
 
-/// Rounds without progress after which there is no hope.
+/// Number of rounds without progress after which a task gives up.
 pub const ROUNDS_MAX: u32 = 16;
-/// How long nothing may be written, with writes to do, until the disk counts as dead.
+/// Time without any page written, although writes are pending, after which the disk counts as dead.
 pub const STALL_MS_MAX: u64 = 2000;
 
-/// What the machine has achieved so far, and what it is about to.
+/// The progress of the machine since its start, and its pending writes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Achieved {
-    /// Pages freed, by anybody.
+    /// Number of pages freed, by any task.
     pub freed: u64,
-    /// Pages written.
+    /// Number of pages written.
     pub written: u64,
-    /// Pages being written or still to be written whose end would free memory.
+    /// Number of pages being written or still to be written whose end would free memory.
     pub pending: u64,
 }
 
-/// What to do after a round.
+/// The decision after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Try again at once.
     Retry,
-    /// Wait until a write ends, so many milliseconds at most, and try again.
+    /// Wait until a write ends, at most this many milliseconds, and try again.
     Wait(u64),
-    /// There is nothing to wait for.
+    /// Give up: no wait can help.
     GiveUp,
 }
 
-/// The hopes of those who reclaim from one memcg, or from the node.
+/// The progress seen by the tasks that reclaim from one memcg, or from the node.
 #[derive(Clone, Debug, Default)]
 pub struct Hope {
     rounds: u32,
@@ -47,8 +47,8 @@ pub struct Hope {
 }
 
 impl Hope {
-    /// Judges a round that freed `reclaimed` pages. `waits`: whether write-out is waited for by the
-    /// rule of rounds (the treatments of dirty pages differ in that).
+    /// Judges a round that freed `reclaimed` pages. `waits` tells whether the rule of rounds waits
+    /// for write-out; the treatments of dirty pages differ in that.
     pub fn judge(
         &mut self,
         rule: OomRule,
@@ -115,7 +115,7 @@ mod tests {
         let mut hope = Hope::default();
         let mut seen = Achieved { pending: 1000, ..Achieved::default() };
         for round in 0..1000 {
-            // One page in a second: very slow, and still progress.
+            // One page a second is very slow, but is progress.
             seen.written = round / 10;
             let verdict = hope.judge(OomRule::Progress, round * 100, 0, &seen, false);
             assert_eq!(verdict, WAIT, "round {round}");
@@ -170,7 +170,7 @@ mod tests {
         }
         let seen = Achieved { freed: 1_000_000, ..Achieved::default() };
         assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::GiveUp);
-        // Its own progress begins them anew.
+        // Progress of the task itself restarts the count of rounds.
         assert_eq!(hope.judge(OomRule::Rounds, 0, 1, &seen, false), Verdict::Retry);
         assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::Retry);
     }

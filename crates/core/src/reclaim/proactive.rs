@@ -1,7 +1,7 @@
-//! Reclaim on command: so many bytes out of one memcg, before anybody needs them.
+//! Proactive reclaim: frees a given number of bytes from one memcg on command.
 //!
-//! Goes in portions of a quarter of what is left, so that a large command does not overshoot; gives
-//! up after sixteen portions in a row that freed nothing.
+//! A command works in portions of a quarter of the remainder, so that a large one does not
+//! overshoot. It gives up after sixteen portions in a row that freed nothing.
 
 use super::oom::ROUNDS_MAX;
 use crate::lru::scan::SWAP_CLUSTER_MAX;
@@ -17,13 +17,13 @@ pub struct Proactive {
 }
 
 impl Proactive {
-    /// To free `bytes`, in whole pages.
+    /// Creates a command to free `bytes`, in whole pages.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { wanted: bytes / PAGE_SIZE as u64, reclaimed: 0, failures: 0 }
     }
 
-    /// The pages to free next, or none when it is over.
+    /// Returns the number of pages to free next, or `None` when the command is over.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         let left = self.wanted.saturating_sub(self.reclaimed);
@@ -33,7 +33,7 @@ impl Proactive {
         Some((left / 4).max(SWAP_CLUSTER_MAX).min(left))
     }
 
-    /// A portion as a request to the lists, at one priority.
+    /// Returns a portion as a request to the lists, at one priority.
     #[must_use]
     pub fn scan(target: u64, priority: u8, swappiness: u32) -> Scan {
         let mut sc = Scan::new(Who::Proactive, false, target, swappiness);
@@ -41,13 +41,14 @@ impl Proactive {
         sc
     }
 
-    /// What a portion freed.
+    /// Records the number of pages that a portion freed.
     pub fn passed(&mut self, reclaimed: u64) {
         self.reclaimed += reclaimed;
         self.failures = if reclaimed > 0 { 0 } else { self.failures + 1 };
     }
 
-    /// Pages freed so far, and whether that is what was wanted (else the answer is EAGAIN).
+    /// Returns the number of pages freed, and whether the target is reached (else the answer is
+    /// EAGAIN).
     #[must_use]
     pub fn result(&self) -> (u64, bool) {
         (self.reclaimed, self.reclaimed >= self.wanted)

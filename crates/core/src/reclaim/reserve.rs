@@ -1,29 +1,32 @@
-//! Who may not even reclaim: the reserve is nearly gone, and kswapd has to make room first.
+//! Reserve: keeps tasks from direct reclaim when the reserve is nearly gone and kswapd must free
+//! memory first.
 //!
-//! Below half of the least marks of a node what is left is for those who reclaim, and for kswapd.
-//! A task that would reclaim waits instead ([`Desk::may_reclaim`]), and looks again when kswapd has
-//! done a pass or goes to sleep. Looking wakes kswapd, whatever it thinks of the balance; it is
-//! woken for the highest zone that counts here, or a lower one that somebody has asked for.
+//! Below half of a node's min watermarks, the remaining pages are for reclaiming tasks and for
+//! kswapd. A task that would reclaim waits instead ([`WakeRequests::may_reclaim`]). It checks again
+//! when kswapd has done a pass or goes to sleep. The check wakes kswapd, without regard to the
+//! balance. kswapd is woken for the highest zone that counts here, or a lower one that some task
+//! has asked for.
 //!
-//! In the kernel until 2017 "nobody asked" was the lowest zone, and the lower of the two was taken:
-//! kswapd got up, found the lowest zone in balance and lay down, and its sleep check let all those
-//! look who wait, who woke it again; nobody got on until another allocation asked for a higher zone
-//! (`throttle_direct_reclaim` and `allow_direct_reclaim` in `mm/vmscan.c`; the minimum of two indices
-//! is in it from 2012 to 2020).
+//! In the kernel until 2017 "no request" was the lowest zone, and the lower of the two zones was
+//! taken. kswapd woke up, found the lowest zone in balance and went back to sleep. Its sleep check
+//! made all waiting tasks check again, which woke it again. No task went on until another
+//! allocation asked for a higher zone. (See `throttle_direct_reclaim` and `allow_direct_reclaim` in
+//! `mm/vmscan.c`. The minimum of two indices is in it from 2012 to 2020.)
 
-use super::{Asked, Desk, IdleIndex, Node, Policy, SleepCheck};
+use super::{Asked, IdleIndex, Node, Policy, SleepCheck, WakeRequests};
 
-/// How long somebody waits at most who may not enter file systems: others may wait for him there.
+/// Longest wait in milliseconds of a task that may not enter file systems, because other tasks may
+/// wait for it there.
 pub const HELD_MS_MAX: u64 = 1000;
 
-impl Desk {
-    /// Whether a task may reclaim, where the zones up to class `normal` count. If not, what became of
-    /// the request to kswapd that goes with the question.
+impl WakeRequests {
+    /// Decides whether a task may reclaim. The zones up to class `normal` count.
     ///
     /// # Errors
-    /// Half of the reserve is gone: the task waits.
+    /// Half of the reserve is gone, so the task waits. The error is the result of the request to
+    /// kswapd that goes with the check.
     pub fn may_reclaim(&self, node: &dyn Node, policy: Policy, normal: usize) -> Result<(), Asked> {
-        // That a node is hopeless was not known before the third fix.
+        // Before the third fix the check did not know that a node is hopeless.
         let hopeless = self.hopeless() && policy.sleep == SleepCheck::Any;
         if hopeless || node.reserve_left() {
             return Ok(());
@@ -44,7 +47,7 @@ mod tests {
     use crate::observe::vmstat::VmStat;
     use crate::reclaim::{FlagClear, Kswapd, Passed, Step};
 
-    /// Two zones, or the upper one alone; the lower one is fine for its own requests only.
+    /// Two zones, or the upper one alone. The lower one is in balance for its own requests only.
     struct Low {
         free: Cell<u64>,
         has_low: bool,
@@ -81,17 +84,22 @@ mod tests {
 
     struct Rig {
         node: Low,
-        desk: Desk,
+        wake_requests: WakeRequests,
         kswapd: Kswapd,
         policy: Policy,
         passes: [u64; 2],
     }
 
-    /// kswapd sleeps, and what was free is gone without anybody having asked.
+    /// Creates a node whose kswapd sleeps and whose free memory is gone without any request.
     fn asleep(policy: Policy, has_low: bool) -> Rig {
         let node = Low { free: Cell::new(1000), has_low };
-        let mut rig =
-            Rig { node, desk: Desk::new(), kswapd: Kswapd::new(policy, 2), policy, passes: [0; 2] };
+        let mut rig = Rig {
+            node,
+            wake_requests: WakeRequests::new(),
+            kswapd: Kswapd::new(policy, 2),
+            policy,
+            passes: [0; 2],
+        };
         for _ in 0..10 {
             rig.turn();
         }
@@ -102,21 +110,21 @@ mod tests {
 
     impl Rig {
         fn may(&self) -> Result<(), Asked> {
-            self.desk.may_reclaim(&self.node, self.policy, NORMAL)
+            self.wake_requests.may_reclaim(&self.node, self.policy, NORMAL)
         }
 
-        /// A step of kswapd; a pass for the upper zone frees some.
+        /// Does a step of kswapd; a pass for the upper zone frees some pages.
         fn turn(&mut self) {
-            let step = self.kswapd.step(&self.desk, &self.node, &VmStat::default());
+            let step = self.kswapd.step(&self.wake_requests, &self.node, &VmStat::default());
             let Step::Pass(pass) = step else { return };
             self.passes[pass.highest] += 1;
             let reclaimed = if pass.highest == NORMAL { 64 } else { 0 };
             self.node.free.set(self.node.free.get() + reclaimed);
             let passed = Passed { scanned: reclaimed, reclaimed, ..Passed::default() };
-            self.kswapd.passed(&self.desk, &passed);
+            self.kswapd.passed(&self.wake_requests, &passed);
         }
 
-        /// Turns until a task that waits may go on.
+        /// Returns the number of turns until a waiting task may go on.
         fn turns(&mut self, most: u32) -> Option<u32> {
             (0..most).find(|_| {
                 let may = self.may().is_ok();
@@ -132,8 +140,8 @@ mod tests {
         assert_eq!(rig.may(), Err(Asked::Wake), "it is asked, again and again");
         assert_eq!(rig.turns(10_000), None);
         assert_eq!((rig.passes, rig.kswapd.stats().naps > 1000), ([0, 0], true));
-        // Until somebody else asks for what he needs.
-        rig.desk.ask(&rig.node, rig.policy, Order::ZERO, NORMAL);
+        // Another allocation asks for the zone that the task needs.
+        rig.wake_requests.ask(&rig.node, rig.policy, Order::ZERO, NORMAL);
         assert!(rig.turns(100).is_some());
     }
 
@@ -152,7 +160,7 @@ mod tests {
     fn on_a_node_without_the_lower_zone_kswapd_goes_round_for_nothing() {
         let mut rig = asleep(policy(IdleIndex::Zero, SleepCheck::All), false);
         assert_eq!(rig.turns(1000), None);
-        // Twelve passes of growing pressure, and the same again without the preference for files.
+        // Twelve passes of growing pressure, and twelve more without the preference for files.
         assert!(rig.passes[0] >= 24 && rig.passes[1] == 0, "{:?}", rig.passes);
     }
 
@@ -163,7 +171,7 @@ mod tests {
         assert_eq!(rig.may(), Ok(()));
         rig.node.free.set(MIN / 2);
         assert!(rig.may().is_err());
-        (0..super::super::FAILURES_MAX).for_each(|_| rig.desk.failed());
+        (0..super::super::FAILURES_MAX).for_each(|_| rig.wake_requests.failed());
         assert_eq!(rig.may(), Ok(()), "kswapd has given up");
     }
 }

@@ -1,8 +1,9 @@
-//! kswapd's history, replayed: one small machine for each bug, with and without its fix.
+//! Replays kswapd's history: one small machine for each bug, with and without its fix.
 //!
-//! The machine: DMA 4096 and Normal 262144 frames, 4 CPUs. Time goes in ticks of 100 us.
-//! Allocations are of the Normal class, kswapd is asked when Normal falls below its low mark, and a
-//! page of the LRU is clean or dirty; the disk cleans so many a tick.
+//! The machine has a DMA zone of 4096 and a Normal zone of 262144 frames, and 4 CPUs. Time goes in
+//! ticks of 100 us. Allocations are of the Normal class. kswapd is asked when Normal falls below
+//! its low watermark. A page of the LRU is clean or dirty, and the disk cleans some pages each
+//! tick.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -16,7 +17,7 @@ const DMA: usize = 0;
 const NORMAL: usize = 1;
 const MANAGED: [u64; 2] = [4096, 262_144];
 
-/// A node that is nothing but its numbers.
+/// A node that consists of its counters only.
 struct Numbers {
     free: [Cell<i64>; 2],
     boost: Cell<u64>,
@@ -106,7 +107,7 @@ fn a_node_of_the_allocator_answers_the_same() {
             frames.alloc_on(0, &request, &NoHost).unwrap();
         }
         frames.drain_all();
-        // Above the drift mark the plain count is looked at: settle it.
+        // Above the drift mark the plain counter is read, so its per-CPU parts must be added first.
         frames.tick();
         assert_eq!(free(&frames), left);
     };
@@ -122,7 +123,7 @@ fn a_node_of_the_allocator_answers_the_same() {
     assert!(node.reserve_left());
 }
 
-/// A page of the LRU.
+/// State of a page of the LRU.
 #[derive(Clone, Copy, PartialEq)]
 enum Page {
     Clean,
@@ -131,7 +132,7 @@ enum Page {
     Marked,
 }
 
-/// What happened.
+/// Counters of the simulation.
 #[derive(Clone, Default, Debug)]
 struct Log {
     direct: u64,
@@ -153,23 +154,23 @@ impl Log {
 
 struct Sim {
     node: Numbers,
-    desk: Desk,
+    wake_requests: WakeRequests,
     kswapd: Kswapd,
     policy: Policy,
     stat: VmStat,
     pages: Vec<Page>,
-    /// Oldest first; places of pages that were freed.
+    /// Indices of pages, oldest first; slots of freed pages are in `unused`.
     lru: VecDeque<usize>,
     unused: Vec<usize>,
-    /// In the order in which they became dirty.
+    /// Pages in the order in which they became dirty.
     dirty: VecDeque<usize>,
-    /// kswapd is busy, or naps, until then.
+    /// Tick until which kswapd is busy or naps.
     until: u64,
     asleep: bool,
     now: u64,
-    /// Pages kswapd looks at in a tick.
+    /// Number of pages that kswapd scans in a tick.
     speed: u64,
-    /// Ticks the disk takes to clean a page.
+    /// Number of ticks in which the disk cleans a page.
     clean_ticks: u64,
     log: Log,
 }
@@ -180,7 +181,7 @@ impl Sim {
         let pages = MANAGED[NORMAL] as usize - normal as usize;
         let dirty = if first == Page::Clean { VecDeque::new() } else { (0..pages).collect() };
         Self {
-            desk: Desk::new(),
+            wake_requests: WakeRequests::new(),
             kswapd: Kswapd::new(policy, node.classes()),
             policy,
             stat: VmStat::default(),
@@ -198,7 +199,7 @@ impl Sim {
         }
     }
 
-    /// Looks at `n` pages from the old end for zones up to `highest`; every page here is Normal's.
+    /// Scans `n` pages from the old end for zones up to `highest`. Every page here is in Normal.
     fn scan(&mut self, n: u64, highest: usize, may_write: bool, kswapd: bool) -> (u64, u64) {
         let n = n.min(self.lru.len() as u64);
         if highest < NORMAL {
@@ -207,7 +208,7 @@ impl Sim {
         }
         let (mut freed, mut dirty, mut looked) = (0, 0, 0);
         for i in 0..n {
-            // Whoever reclaims in the background stops when there is enough.
+            // kswapd stops when there is enough.
             let enough = || self.node.balanced(Order::ZERO, highest);
             if kswapd && i % 32 == 0 && i > 0 && enough() {
                 break;
@@ -221,7 +222,9 @@ impl Sim {
                     self.unused.push(page);
                     continue;
                 }
-                Page::Marked if kswapd && may_write && self.desk.has_flag(Flags::DIRTY) => {
+                Page::Marked
+                    if kswapd && may_write && self.wake_requests.has_flag(Flags::DIRTY) =>
+                {
                     self.log.writes += 1;
                     self.pages[page] = Page::Clean;
                 }
@@ -234,7 +237,7 @@ impl Sim {
         }
         if kswapd {
             if dirty == looked && looked > 0 {
-                self.desk.set_flag(Flags::DIRTY);
+                self.wake_requests.set_flag(Flags::DIRTY);
             }
             self.log.scanned += looked;
             self.log.stolen += freed;
@@ -243,18 +246,20 @@ impl Sim {
     }
 
     fn kswapd_turn(&mut self) {
-        if self.now < self.until && !(self.asleep && self.desk.woken()) {
+        if self.now < self.until && !(self.asleep && self.wake_requests.woken()) {
             return;
         }
         self.asleep = false;
-        match self.kswapd.step(&self.desk, &self.node, &self.stat) {
+        match self.kswapd.step(&self.wake_requests, &self.node, &self.stat) {
             Step::Pass(pass) => {
                 self.log.priority_least = self.log.priority_least.min(pass.priority);
                 let n = (self.lru.len() as u64 >> pass.priority).max(32);
                 let (scanned, reclaimed) = self.scan(n, pass.highest, pass.may_write, true);
                 self.until = self.now + (scanned / self.speed).max(1);
-                self.kswapd
-                    .passed(&self.desk, &Passed { scanned, reclaimed, writing: false, met: None });
+                self.kswapd.passed(
+                    &self.wake_requests,
+                    &Passed { scanned, reclaimed, writing: false, met: None },
+                );
             }
             Step::Again => self.until = self.now + 1,
             Step::AwaitWrites | Step::Throttle => self.until = self.now + 10,
@@ -263,11 +268,11 @@ impl Sim {
         }
     }
 
-    /// One page for a task. Returns the pages it had to look at for it.
+    /// Allocates one page for a task. Returns the number of pages it had to scan for it.
     fn allocate(&mut self, page: Page) -> u64 {
         let mut waited = 0;
         if self.node.free[NORMAL].get() <= self.node.marks[NORMAL].low as i64 {
-            self.desk.ask(&self.node, self.policy, Order::ZERO, NORMAL);
+            self.wake_requests.ask(&self.node, self.policy, Order::ZERO, NORMAL);
         }
         while self.node.free[NORMAL].get() <= self.node.marks[NORMAL].min as i64 {
             self.log.direct += 1;
@@ -320,7 +325,7 @@ const ZERO: Policy = policy(IdleIndex::Zero, SleepCheck::Any, FlagClear::Check);
 const SENTINEL: Policy = policy(IdleIndex::Sentinel, SleepCheck::Any, FlagClear::Sleep);
 const PREVIOUS: Policy = policy(IdleIndex::Previous, SleepCheck::Any, FlagClear::Sleep);
 
-/// An allocator in bursts faster than kswapd, and a writer that never stops.
+/// Simulates an allocating task with bursts faster than kswapd, and a writer that never stops.
 fn bursts(policy: Policy) -> Sim {
     let mut sim = Sim::new(policy, 900, 3000, Page::Clean);
     for i in 0..120_000u64 {
@@ -346,32 +351,33 @@ fn sleep_judged_by_the_lowest_zone_comes_too_early() {
 #[test]
 fn trouble_is_forgotten_only_by_sleep() {
     let run = |policy| {
-        // Between the low and the high mark, and nothing can be freed.
+        // Memory is between the low and the high watermark, and nothing can be freed.
         let node = Numbers::new(900, 1400);
-        let (desk, stat) = (Desk::new(), VmStat::default());
+        let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
         let mut kswapd = Kswapd::new(policy, 2);
-        desk.ask(&node, policy, Order::ZERO, NORMAL);
-        desk.set_flag(Flags::DIRTY);
+        wake_requests.ask(&node, policy, Order::ZERO, NORMAL);
+        wake_requests.set_flag(Flags::DIRTY);
         for passes in 0.. {
-            match kswapd.step(&desk, &node, &stat) {
-                Step::Pass(_) if passes < 30 => kswapd.passed(&desk, &Passed::default()),
+            match kswapd.step(&wake_requests, &node, &stat) {
+                Step::Pass(_) if passes < 30 => kswapd.passed(&wake_requests, &Passed::default()),
                 Step::Again => {}
                 _ => break,
             }
         }
-        (kswapd.asleep(), kswapd.stats().early, desk.has_flag(Flags::DIRTY))
+        (kswapd.asleep(), kswapd.stats().early, wake_requests.has_flag(Flags::DIRTY))
     };
     assert_eq!(run(ZERO), (true, 1, false));
     assert_eq!(run(PREVIOUS), (false, 0, true));
-    // The sentinel alone refuses the sleep, goes round for the lowest zone, and then falls for it.
+    // With the sentinel alone, kswapd refuses the sleep, runs for the lowest zone, and then sleeps
+    // because of that zone.
     assert_eq!(run(SENTINEL), (true, 1, false));
 }
 
-/// One burst, then silence, with the lowest zone short for everybody.
+/// Simulates one burst, then low load, with the lowest zone short for all requests.
 fn burst(policy: Policy) -> Sim {
     let mut sim = Sim::new(policy, 15, 3000, Page::Clean);
     for i in 0..40_000u64 {
-        // After the burst only somebody who needs few pages is left: none is asked for again.
+        // After the burst only a task that needs few pages is left, so no further request comes.
         let n = if i < 200 { 40 } else { u64::from(i % 6 == 0) };
         sim.tick(n, 0);
     }
@@ -387,7 +393,7 @@ fn after_a_sleep_without_news_kswapd_goes_on_for_the_zone_of_before() {
     assert_eq!(k618.log.skipped, 0);
 }
 
-/// A lowest zone that can never be in balance for Normal requests, and little load.
+/// Simulates low load and a lowest zone that can never be in balance for Normal requests.
 fn pinned(sleep: SleepCheck, dma: i64, first: Page) -> Sim {
     let policy = policy(IdleIndex::Previous, sleep, FlagClear::Sleep);
     let mut sim = Sim::new(policy, dma, 1700, first);
@@ -419,19 +425,19 @@ fn with_a_single_zone_all_policies_are_one() {
         // No DMA zone: class 0 is Normal.
         sim.kswapd = Kswapd::new(policy, 1);
         let node = FramesOfOne(&sim.node);
-        let (desk, stat) = (Desk::new(), VmStat::default());
+        let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
         let mut kswapd = Kswapd::new(policy, 1);
         let mut steps = Vec::new();
         for i in 0..2000 {
             sim.node.free[NORMAL].set(if i % 40 == 0 { 1200 } else { sim.node.free[NORMAL].get() });
             if sim.node.free[NORMAL].get() <= 1277 {
-                desk.ask(&node, policy, Order::ZERO, 0);
+                wake_requests.ask(&node, policy, Order::ZERO, 0);
             }
-            let step = kswapd.step(&desk, &node, &stat);
+            let step = kswapd.step(&wake_requests, &node, &stat);
             if let Step::Pass(_) = step {
                 sim.node.free[NORMAL].set(sim.node.free[NORMAL].get() + 64);
                 kswapd.passed(
-                    &desk,
+                    &wake_requests,
                     &Passed { scanned: 64, reclaimed: 64, writing: false, met: None },
                 );
             }
@@ -444,7 +450,7 @@ fn with_a_single_zone_all_policies_are_one() {
     assert!(run(ZERO) == steps && run(SENTINEL) == steps);
 }
 
-/// The Normal zone of the other, alone.
+/// The Normal zone of the wrapped node, alone.
 struct FramesOfOne<'a>(&'a Numbers);
 
 impl Node for FramesOfOne<'_> {
@@ -469,17 +475,24 @@ impl Node for FramesOfOne<'_> {
 fn a_boost_is_worked_off_gently_and_taken_back() {
     let node = Numbers::new(1500, 1700);
     node.boost.set(512);
-    let (desk, stat) = (Desk::new(), VmStat::default());
+    let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(PREVIOUS, 2);
-    assert_eq!(kswapd.step(&desk, &node, &stat), Step::Nap, "1700 < 1539 + 512, but DMA serves");
+    assert_eq!(
+        kswapd.step(&wake_requests, &node, &stat),
+        Step::Nap,
+        "1700 < 1539 + 512, but DMA serves"
+    );
     let mut gentle = 0;
-    desk.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
-    while let Step::Pass(pass) = kswapd.step(&desk, &node, &stat) {
+    wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
+    while let Step::Pass(pass) = kswapd.step(&wake_requests, &node, &stat) {
         assert!(!pass.may_swap && (!pass.may_write || pass.priority < 10));
         assert!(pass.priority >= 10, "pressure does not grow for a boost");
         gentle += 1;
         node.free[NORMAL].set(node.free[NORMAL].get() + 100);
-        kswapd.passed(&desk, &Passed { scanned: 100, reclaimed: 100, writing: false, met: None });
+        kswapd.passed(
+            &wake_requests,
+            &Passed { scanned: 100, reclaimed: 100, writing: false, met: None },
+        );
     }
     assert_eq!((gentle, node.boost.get()), (6, 0));
 }
@@ -487,15 +500,15 @@ fn a_boost_is_worked_off_gently_and_taken_back() {
 #[test]
 fn sixteen_runs_for_nothing_make_a_node_hopeless_until_somebody_frees() {
     let node = Numbers::new(0, 900);
-    let (desk, stat) = (Desk::new(), VmStat::default());
+    let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(PREVIOUS, 2);
-    desk.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
+    wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
     let mut passes = 0;
     loop {
-        match kswapd.step(&desk, &node, &stat) {
+        match kswapd.step(&wake_requests, &node, &stat) {
             Step::Pass(_) => {
                 passes += 1;
-                kswapd.passed(&desk, &Passed::default());
+                kswapd.passed(&wake_requests, &Passed::default());
             }
             Step::Again => {}
             Step::Nap => break,
@@ -504,82 +517,90 @@ fn sixteen_runs_for_nothing_make_a_node_hopeless_until_somebody_frees() {
         assert!(passes < 1000);
     }
     // Each run is repeated once without the preference for files.
-    assert_eq!((passes, desk.hopeless()), (16 * 24, true));
-    assert_eq!(desk.ask(&node, PREVIOUS, Order::ZERO, NORMAL), Asked::LetSleep);
-    desk.progress();
-    assert_eq!(desk.ask(&node, PREVIOUS, Order::ZERO, NORMAL), Asked::Wake);
-    assert!(matches!(kswapd.step(&desk, &node, &stat), Step::Pass(_)));
+    assert_eq!((passes, wake_requests.hopeless()), (16 * 24, true));
+    assert_eq!(wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL), Asked::LetSleep);
+    wake_requests.progress();
+    assert_eq!(wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL), Asked::Wake);
+    assert!(matches!(kswapd.step(&wake_requests, &node, &stat), Step::Pass(_)));
 }
 
 #[test]
 fn a_run_ends_once_and_not_with_each_of_its_passes() {
     let node = Numbers::new(0, 900);
-    let (desk, stat) = (Desk::new(), VmStat::default());
+    let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(PREVIOUS, 2);
-    desk.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
+    wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
     for _ in 0..3 {
-        assert!(matches!(kswapd.step(&desk, &node, &stat), Step::Pass(_)));
+        assert!(matches!(kswapd.step(&wake_requests, &node, &stat), Step::Pass(_)));
         assert!(!kswapd.ended());
-        kswapd.passed(&desk, &Passed { scanned: 64, ..Passed::default() });
+        kswapd.passed(&wake_requests, &Passed { scanned: 64, ..Passed::default() });
         assert!(!kswapd.ended());
     }
     node.free[NORMAL].set(5000);
-    kswapd.step(&desk, &node, &stat);
+    kswapd.step(&wake_requests, &node, &stat);
     assert_eq!((kswapd.ended(), kswapd.ended()), (true, false));
 }
 
 #[test]
 fn an_order_is_dropped_when_there_is_enough_to_compact() {
     let node = Numbers::new(0, 900);
-    let (desk, stat) = (Desk::new(), VmStat::default());
+    let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(PREVIOUS, 2);
-    desk.ask(&node, PREVIOUS, order_of(3), NORMAL);
-    let Step::Pass(first) = kswapd.step(&desk, &node, &stat) else { panic!("memory is short") };
+    wake_requests.ask(&node, PREVIOUS, order_of(3), NORMAL);
+    let Step::Pass(first) = kswapd.step(&wake_requests, &node, &stat) else {
+        panic!("memory is short")
+    };
     assert_eq!(first.order.get(), 3);
-    kswapd.passed(&desk, &Passed { scanned: 32, reclaimed: 16, writing: false, met: None });
-    let Step::Pass(second) = kswapd.step(&desk, &node, &stat) else { panic!("still short") };
+    kswapd
+        .passed(&wake_requests, &Passed { scanned: 32, reclaimed: 16, writing: false, met: None });
+    let Step::Pass(second) = kswapd.step(&wake_requests, &node, &stat) else {
+        panic!("still short")
+    };
     assert_eq!(second.order, Order::ZERO);
-    // Asked again meanwhile: taken up when the run is over, and judged with the sleep.
-    desk.ask(&node, PREVIOUS, order_of(2), DMA);
-    kswapd.passed(&desk, &Passed { scanned: 32, reclaimed: 16, writing: false, met: None });
+    // A request during the run is taken up when the run is over, and judged with the sleep.
+    wake_requests.ask(&node, PREVIOUS, order_of(2), DMA);
+    kswapd
+        .passed(&wake_requests, &Passed { scanned: 32, reclaimed: 16, writing: false, met: None });
     node.free[NORMAL].set(5000);
-    assert_eq!(kswapd.step(&desk, &node, &stat), Step::Again);
-    assert_eq!(kswapd.step(&desk, &node, &stat), Step::Nap);
+    assert_eq!(kswapd.step(&wake_requests, &node, &stat), Step::Again);
+    assert_eq!(kswapd.step(&wake_requests, &node, &stat), Step::Nap);
 }
 
-/// Turns of kswapd on a node with plenty of free memory and no low zone: passes for the low zone, whether
-/// it slept, and whether trouble was forgotten.
+/// Runs kswapd on a node with plenty of free memory and no low zone. Returns the number of passes
+/// for the low zone, whether kswapd slept, and whether it cleared the flags.
 fn without_low_zone(sleep: SleepCheck, clear: FlagClear) -> (u64, bool, bool) {
     let kinds = [ZoneKind::Dma, ZoneKind::Normal];
     let zones = vec![ZoneSpec::new(ZoneKind::Normal, 0..65_536)];
     let frames = Config::node(&kinds, zones, 4).faithful().build().unwrap();
     let node = FramesNode { frames: &frames, node: 0 };
     assert!(!node.has_zone(DMA) && node.has_zone(NORMAL));
-    let (desk, stat) = (Desk::new(), VmStat::default());
+    let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(policy(IdleIndex::Zero, sleep, clear), 2);
-    desk.set_flag(Flags::CONGESTED);
+    wake_requests.set_flag(Flags::CONGESTED);
     let mut passes = 0;
     for _ in 0..1000 {
-        match kswapd.step(&desk, &node, &stat) {
+        match kswapd.step(&wake_requests, &node, &stat) {
             Step::Pass(pass) => {
                 assert_eq!(pass.highest, DMA, "nobody asked for more");
                 passes += 1;
-                kswapd.passed(&desk, &Passed::default());
+                kswapd.passed(&wake_requests, &Passed::default());
             }
-            Step::Sleep => return (passes, true, !desk.has_flag(Flags::CONGESTED)),
+            Step::Sleep => return (passes, true, !wake_requests.has_flag(Flags::CONGESTED)),
             _ => {}
         }
     }
-    (passes, false, !desk.has_flag(Flags::CONGESTED))
+    (passes, false, !wake_requests.has_flag(Flags::CONGESTED))
 }
 
-/// The first two fixes without the third, on the second socket: "one of its zones is fine" is never
-/// true of none, so kswapd goes round for a zone that is not there, and trouble is never forgotten.
+/// Shows the first two fixes without the third, on the second socket. "One of its zones is in
+/// balance" is never true of an empty set. So kswapd runs for a missing zone, and never clears the
+/// trouble flags.
 #[test]
 fn a_node_without_the_zone_judged_by_never_sleeps_where_one_has_to_be_fine() {
     let (passes, slept, forgot) = without_low_zone(SleepCheck::One, FlagClear::Sleep);
     assert!(passes > 500 && !slept && !forgot, "{passes}");
     assert_eq!(without_low_zone(SleepCheck::Any, FlagClear::Sleep), (0, true, true));
-    // Before the fixes "all of them are fine" was true of none, and no zone was looked at.
+    // Before the fixes "all zones are in balance" was true of an empty set, and no zone was
+    // examined.
     assert_eq!(without_low_zone(SleepCheck::All, FlagClear::Check), (0, true, false));
 }

@@ -1,36 +1,36 @@
-//! Shrinkers: how much of a cache beside the page lists (inodes, names of files) a pass looks through.
+//! Shrinkers: how many objects of a slab cache (inodes, names of files) a pass scans.
 //!
-//! Until Linux 4.16 the share was that of the pages that the pass had scanned among those it might have, and a pass
-//! that scanned none counted as one that scanned 32. So a pass for zones in which there is no page, as for the low
-//! zones of a machine's second node, went through the whole cache, and through it once more. Since then the share
-//! hangs on the priority alone.
+//! Until Linux 4.16 the share was the pages that the pass had scanned, relative to those it might
+//! have scanned. A pass that scanned none counted as one that scanned 32. So a pass for zones
+//! without pages scanned the whole cache twice, as for the low zones of a machine's second node. In
+//! later kernels the share depends on the priority alone.
 //!
-//! What is too little for a batch is kept for the next pass (`do_shrink_slab` in `mm/vmscan.c`, `mm/shrinker.c`
-//! since 6.7).
+//! A share too small for a batch is kept for the next pass (`do_shrink_slab` in `mm/vmscan.c`,
+//! `mm/shrinker.c` since 6.7).
 
 use crate::lru::scan::SWAP_CLUSTER_MAX;
 use crate::tunables::SlabShare;
 
-/// Objects looked at in one go.
+/// Number of objects scanned in one go.
 const BATCH: u64 = 128;
 
 /// A pass, as a shrinker sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlabPass {
-    /// Pages it scanned.
+    /// Number of pages that the pass scanned.
     pub scanned: u64,
-    /// Pages it might have scanned.
+    /// Number of pages that the pass might have scanned.
     pub eligible: u64,
-    /// Its priority.
+    /// Priority of the pass.
     pub priority: u8,
 }
 
-/// One cache's account.
+/// The shrinker of one cache.
 #[derive(Clone, Debug)]
 pub struct Shrinker {
-    /// What it takes to make an object again, in disk accesses.
+    /// Cost to create an object again, in disk accesses.
     seeks: u64,
-    /// Objects that passes should have looked at and have not.
+    /// Number of objects that passes should have scanned and have not.
     deferred: u64,
 }
 
@@ -41,7 +41,7 @@ impl Default for Shrinker {
 }
 
 impl Shrinker {
-    /// Objects to look at now, of a cache of so many.
+    /// Returns the number of objects to scan now, of a cache of `objects` objects.
     pub fn take(&mut self, share: SlabShare, objects: u64, pass: &SlabPass) -> u64 {
         if objects == 0 {
             return 0;
@@ -51,7 +51,7 @@ impl Shrinker {
                 let scanned = if pass.scanned == 0 { SWAP_CLUSTER_MAX } else { pass.scanned };
                 let delta = 4 * scanned / self.seeks * objects / (pass.eligible + 1);
                 let total = self.deferred + delta;
-                // All of it only if one pass asks for that.
+                // Scans the whole cache only if a single pass asks for that.
                 (delta, if delta < objects / 4 { total.min(objects / 2) } else { total })
             }
             SlabShare::Priority => {
@@ -89,14 +89,15 @@ mod tests {
         assert_eq!(s.deferred, 0);
     }
 
-    /// The first two of 2017's patches keep kswapd awake on a node without low zones.
+    /// Shows the share of Linux 4.16 in a pass without pages. The first two of 2017's patches keep
+    /// kswapd awake on a node without low zones.
     #[test]
     fn a_pass_without_any_page_goes_through_everything_twice() {
         let mut s = Shrinker::default();
         for _ in 0..3 {
             assert_eq!(s.take(SlabShare::Scanned, 10_000, &pass(0, 0, 12)), 19_968);
         }
-        // Today it is what the priority says.
+        // In later kernels only the priority counts.
         let mut s = Shrinker::default();
         assert_eq!(s.take(SlabShare::Priority, 10_000, &pass(0, 0, 12)), 0);
         assert_eq!(s.take(SlabShare::Priority, 10_000, &pass(0, 0, 2)), 4_992);
@@ -107,7 +108,7 @@ mod tests {
         let mut s = Shrinker::default();
         let looked: u64 =
             (0..1000).map(|_| s.take(SlabShare::Scanned, 1000, &pass(32, 64_000, 12))).sum();
-        // 0.999 objects a pass are none, as the kernel counts.
+        // 0.999 objects a pass count as none, as in the kernel.
         assert_eq!(looked, 0);
         let looked: u64 =
             (0..1000).map(|_| s.take(SlabShare::Scanned, 1000, &pass(64, 60_000, 12))).sum();
@@ -121,7 +122,7 @@ mod tests {
         let mut s = Shrinker::default();
         assert_eq!(s.take(SlabShare::Priority, 20, &pass(0, 100, 2)), 0);
         assert_eq!(s.deferred, 10);
-        // With half of what was left over.
+        // With half of the deferred objects.
         assert_eq!(s.take(SlabShare::Priority, 20, &pass(0, 100, 1)), 25);
         assert_eq!(s.take(SlabShare::Priority, 0, &pass(0, 100, 1)), 0);
     }

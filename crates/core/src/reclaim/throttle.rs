@@ -1,30 +1,31 @@
-//! Waits of those who reclaim: for what, how long at most, what ends them early.
+//! Waits of reclaiming tasks: the reason, the longest duration, and the events that end a wait
+//! early.
 //!
-//! A wait is begun with [`Throttle::begin`] and ended by the driver when its time is over or when
-//! [`Throttle::over`] says so; [`Throttle::end`] in any case.
+//! [`Throttle::begin`] begins a wait. The driver ends it when its time is over or when
+//! [`Throttle::over`] returns true. In any case it calls [`Throttle::end`].
 
 use crate::frame::sync::{AtomicU32, AtomicU64, Mutex, Relaxed, lock};
 
-/// One timer tick.
+/// Length of one timer tick in milliseconds.
 pub const TICK_MS: u64 = 4;
-/// Pages that have to be written for each waiter before all are let go.
+/// Number of pages that have to be written for each waiter before all waiters go on.
 const WRITTEN_PER_WAITER: u64 = 32;
 
-/// What is waited for.
+/// Reason of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reason {
-    /// Pages under write-out.
+    /// Pages are under write-out.
     Writeback,
-    /// Others who hold too many pages off the lists.
+    /// Other reclaimers have isolated too many pages.
     Isolated,
-    /// Anybody's reclaim to get anywhere.
+    /// No task's reclaim makes progress.
     NoProgress,
-    /// The disk, which has more than it can take.
+    /// The disk has more requests than it can take.
     Congested,
 }
 
 impl Reason {
-    /// The longest wait.
+    /// Returns the longest wait in milliseconds.
     #[must_use]
     pub const fn limit_ms(self) -> u64 {
         match self {
@@ -35,23 +36,23 @@ impl Reason {
     }
 }
 
-/// What a node looks like to somebody about to wait.
+/// The state of a node, for a task about to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Outlook {
-    /// Run after run came to nothing.
+    /// Whether the last runs all freed nothing.
     pub hopeless: bool,
-    /// Pages dirty or under write-out.
+    /// Number of pages dirty or under write-out.
     pub write_pending: u64,
-    /// Pages on lists that reclaim may take from.
+    /// Number of pages on lists from which reclaim may take.
     pub reclaimable: u64,
-    /// Pages written since the machine started.
+    /// Number of pages written since the machine started.
     pub written: u64,
 }
 
 /// A wait under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wait {
-    /// For what.
+    /// Reason of the wait.
     pub reason: Reason,
     epoch: u64,
 }
@@ -59,16 +60,16 @@ pub struct Wait {
 /// The waits of a node.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// Waiters for write-out. Relaxed: a hint, as is all here but the mark.
+    /// Number of waiters for write-out. Relaxed, because it is a hint, like all here but the mark.
     waiters: AtomicU32,
-    /// Times those who wait for progress were let go.
+    /// Number of times the waiters for progress were released.
     epoch: AtomicU64,
-    /// Pages written when the first of the present waiters began.
+    /// Number of pages written when the first of the present waiters began.
     mark: Mutex<u64>,
 }
 
 impl Throttle {
-    /// Begins a wait, unless there is no point in one.
+    /// Begins a wait, unless it would be pointless.
     pub fn begin(&self, reason: Reason, seen: &Outlook) -> Option<Wait> {
         match reason {
             Reason::Writeback => {
@@ -87,7 +88,7 @@ impl Throttle {
         Some(Wait { reason, epoch: self.epoch.load(Relaxed) })
     }
 
-    /// Whether the wait is over before its time.
+    /// Returns whether the wait is over before its time.
     #[must_use]
     pub fn over(&self, wait: &Wait, written: u64) -> bool {
         match wait.reason {
@@ -107,14 +108,14 @@ impl Throttle {
         }
     }
 
-    /// Pages were freed at a good rate: those who wait for progress go on.
+    /// Releases the waiters for progress, because pages were freed at a good rate.
     pub fn progress(&self) {
         self.epoch.fetch_add(1, Relaxed);
     }
 }
 
-/// Whether so many pages are off the lists that one more reclaimer would find too few. Those who
-/// may not enter file systems are let through: others may wait for them.
+/// Returns whether so many pages are isolated that one more reclaimer would find too few. The limit
+/// is higher for tasks that may not enter file systems, because others may wait for them.
 #[must_use]
 pub fn too_many_isolated(isolated: u64, inactive: u64, may_wait_for_io: bool) -> bool {
     let inactive = if may_wait_for_io { inactive / 8 } else { inactive };

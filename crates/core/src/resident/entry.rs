@@ -1,44 +1,46 @@
-//! What a page-table entry says of a page.
+//! The content of a page-table entry about a page.
 
 use crate::lru::ShortShadow;
 use crate::space::Pte;
 use crate::types::{Pfn, SlotId};
 
-/// What is known of a page.
+/// The state of a page in its page-table entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// Never seen, or forgotten: reads as zeros unless the kernel holds a page.
     None,
-    /// In memory, visible to the program.
+    /// In memory and mapped in the program.
     Resident(Pfn),
-    /// In memory, out of sight.
-    Cool(Pfn),
+    /// In memory, on standby: unmapped from the program.
+    Standby(Pfn),
     /// In the store only.
     Stored {
-        /// Where.
+        /// Slot in the store.
         slot: SlotId,
-        /// When it left, by the clock of the LRU.
+        /// Time of eviction, by the LRU's clock.
         shadow: ShortShadow,
-        /// It is being brought back.
+        /// Whether the page is being loaded.
         loading: bool,
     },
 }
 
-// What an entry remembers of a stored page: the slot, when it left, whether it is on its way back.
+// An entry of a stored page holds the slot, the time of eviction, and whether a load is in
+// progress.
 const SHADOW_SHIFT: u32 = 32;
 const LOADING: u64 = 1 << (SHADOW_SHIFT + ShortShadow::BITS);
-/// Always set: the entry of the first slot is not empty either.
+/// Always set for a stored page, so that the entry of slot 0 is not zero either.
 const STORED: u64 = LOADING << 1;
 
 const _: () = assert!(STORED <= 1 << 62, "as much as an entry can remember");
 
 impl Entry {
-    /// As it stands in a page table: a resident page is present and mapped, a cool one present and not mapped.
+    /// Packs the entry for a page table. A resident page is present and mapped; a standby page is
+    /// present and not mapped.
     pub(super) fn pack(self) -> Pte {
         match self {
             Self::None => Pte(0),
             Self::Resident(pfn) => Pte::of_frame(pfn, Pte::MAPPED),
-            Self::Cool(pfn) => Pte::of_frame(pfn, 0),
+            Self::Standby(pfn) => Pte::of_frame(pfn, 0),
             Self::Stored { slot, shadow, loading } => {
                 let loading = if loading { LOADING } else { 0 };
                 let shadow = u64::from(shadow.0) << SHADOW_SHIFT;
@@ -52,7 +54,7 @@ impl Entry {
             return if pte.all(Pte::MAPPED) {
                 Self::Resident(pte.pfn())
             } else {
-                Self::Cool(pte.pfn())
+                Self::Standby(pte.pfn())
             };
         }
         match pte.shadow() {
@@ -76,7 +78,7 @@ mod tests {
         for entry in [
             Entry::None,
             Entry::Resident(Pfn(u32::MAX)),
-            Entry::Cool(Pfn(0)),
+            Entry::Standby(Pfn(0)),
             Entry::Stored { slot: SlotId(7), shadow: ShortShadow(0), loading: false },
             Entry::Stored { slot: SlotId(u32::MAX), shadow: last, loading: true },
             Entry::Stored { slot: SlotId(0), shadow: last, loading: false },

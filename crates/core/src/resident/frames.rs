@@ -1,97 +1,100 @@
-//! The frame table: one descriptor for each page in memory, and the lists of those the LRU does not have.
+//! The frame table: one descriptor for each page in memory, and the lists of frames that are not on
+//! the LRU.
 //!
-//! A frame's number is the allocator's ([`Stock`]); the table is as long as the highest one given out.
-//! Descriptor and links are the engine's ([`Folios`]). What the LRU knows nothing of is here: the place
-//! in the owner's pool, and where a frame is that was taken off its lists.
+//! Frame numbers come from the allocator ([`FrameIds`]). The table is as long as the highest number
+//! allocated. The engine's descriptors ([`Folios`]) hold the links. This file adds the data that
+//! the LRU does not need: the owner's pool slot, and the state of a frame that is off the LRU's
+//! lists.
 
-use super::stock::{Stock, ZONE_MAX};
+use super::frame_ids::{FrameIds, ZONE_MAX};
 use crate::folio::{Folios, LruType, MemcgId, Word};
 use crate::frame::watermark::Marks;
 use crate::lru::list::List;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 
-/// Not in the pool. A pool has less than 2 TiB.
+/// Pool slot value for "not in the pool". A pool has less than 2 TiB.
 pub const NO_POOL: u32 = (1 << Beside::POOL_BITS) - 1;
 
-/// The memcg of all of them.
+/// The memcg of all frames.
 pub const MEMCG: MemcgId = MemcgId(1);
 
-/// Where a frame is.
+/// The state of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Place {
-    /// Nowhere: it is free.
+pub enum FrameState {
+    /// Free.
     Free,
-    /// On the LRU's lists.
+    /// On the lists of the LRU.
     Lru,
-    /// Off them, to be taken before all that are on them.
+    /// Off the LRU's lists, and reclaimed before all frames on them.
     First,
-    /// Taken for cooling.
+    /// Isolated: off the LRU's lists, to be moved to standby.
     Isolated,
-    /// Out of the program's sight.
-    Cool,
-    /// The same, and as it is the store takes no copy of it: it stays until it is touched.
-    Barren,
-    /// Cannot leave memory for now.
-    Parked,
+    /// On standby: unmapped from the program.
+    Standby,
+    /// On standby, but the store refuses its present content. It stays until a fault reactivates
+    /// it.
+    Unstorable,
+    /// Unevictable: cannot leave memory for now.
+    Unevictable,
 }
 
-/// What is known of a frame.
+/// The data about a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// The address space whose page it holds.
+    /// Address space that owns the page.
     pub mm: MmId,
-    /// Which page of that.
+    /// Page number in that address space.
     pub vpn: Vpn,
-    /// The list it is on.
-    pub place: Place,
-    /// Where it lies in the owner's pool while cool.
+    /// State of the frame, which says the list it is on.
+    pub state: FrameState,
+    /// Slot in the owner's pool while the page is on standby.
     pub pool: u32,
     slot: Option<SlotId>,
 }
 
 impl Frame {
-    /// The stored copy that was true when the page was brought in.
+    /// Returns the slot of the stored copy that was valid when the page was loaded.
     #[must_use]
     pub fn slot(&self) -> Option<SlotId> {
         self.slot
     }
 }
 
-/// What the engine's descriptor does not say of a frame: where it is, and its place in the owner's pool.
+/// The data of a frame beside the engine's descriptor: its state, and its slot in the owner's pool.
 #[derive(Clone, Copy, Debug)]
 struct Beside(u32);
 
 impl Beside {
     const POOL_BITS: u32 = 29;
-    /// By their numbers.
-    const PLACES: [Place; 8] = [
-        Place::Free,
-        Place::Lru,
-        Place::First,
-        Place::Isolated,
-        Place::Cool,
-        Place::Barren,
-        Place::Parked,
-        Place::Free,
+    /// The states by their numbers.
+    const STATES: [FrameState; 8] = [
+        FrameState::Free,
+        FrameState::Lru,
+        FrameState::First,
+        FrameState::Isolated,
+        FrameState::Standby,
+        FrameState::Unstorable,
+        FrameState::Unevictable,
+        FrameState::Free,
     ];
 
     const _NUMBERED: () = {
         let mut number = 0;
-        while number < Self::PLACES.len() - 1 {
-            assert!(Self::PLACES[number] as usize == number, "a place under another's number");
+        while number < Self::STATES.len() - 1 {
+            assert!(Self::STATES[number] as usize == number, "a place under another's number");
             number += 1;
         }
     };
 
-    const fn new(place: Place, pool: u32) -> Self {
+    const fn new(state: FrameState, pool: u32) -> Self {
         const { Self::_NUMBERED };
         assert!(pool <= NO_POOL, "a place beyond the largest pool");
-        Self((place as u32) << Self::POOL_BITS | pool)
+        Self((state as u32) << Self::POOL_BITS | pool)
     }
 
-    const fn place(self) -> Place {
-        Self::PLACES[(self.0 >> Self::POOL_BITS) as usize]
+    const fn state(self) -> FrameState {
+        Self::STATES[(self.0 >> Self::POOL_BITS) as usize]
     }
 
     const fn pool(self) -> u32 {
@@ -99,152 +102,153 @@ impl Beside {
     }
 }
 
-/// The table. What the engine's descriptor does not say is beside it.
+/// The frame table: the engine's descriptors and the data beside them.
 ///
-/// 36 bytes a page: Ebb may use 40 in all.
+/// It takes 36 bytes a page. Ebb may use 40 in all.
 #[derive(Debug)]
 pub struct Frames {
     folios: Folios,
     beside: Vec<Beside>,
     used: usize,
     isolated: u64,
-    stock: Stock,
+    frame_ids: FrameIds,
     first: List,
-    cool: List,
-    barren: List,
-    parked: List,
+    standby: List,
+    unstorable: List,
+    unevictable: List,
 }
 
 impl Frames {
-    /// Frames for a budget of `limit` pages.
+    /// Creates a table for a budget of `limit` pages.
     pub fn new(limit: u64) -> Self {
-        // Memory that is never used costs nothing, and tables that move leave holes behind.
+        // Reserve the memory now. Reserved memory that is never used costs nothing, and tables that
+        // move leave holes.
         let frames = limit.min(ZONE_MAX) as usize;
         Self {
             folios: Folios::with_capacity(frames),
             beside: Vec::with_capacity(frames),
             used: 0,
             isolated: 0,
-            stock: Stock::new(limit),
+            frame_ids: FrameIds::new(limit),
             first: List::default(),
-            cool: List::default(),
-            barren: List::default(),
-            parked: List::default(),
+            standby: List::default(),
+            unstorable: List::default(),
+            unevictable: List::default(),
         }
     }
 
-    /// The watermarks of the budget's zone.
+    /// Returns the watermarks of the budget's zone.
     pub fn marks(&self) -> Marks {
-        self.stock.marks()
+        self.frame_ids.marks()
     }
 
-    /// The descriptors, for the LRU.
+    /// Returns the engine's descriptors, for the LRU.
     pub fn folios(&self) -> &Folios {
         &self.folios
     }
 
     pub fn get(&self, pfn: Pfn) -> Frame {
         let beside = self.beside[pfn.0 as usize];
-        let (place, pool) = (beside.place(), beside.pool());
-        assert!(place != Place::Free, "frame {} looked at while free", pfn.0);
+        let (state, pool) = (beside.state(), beside.pool());
+        assert!(state != FrameState::Free, "frame {} looked at while free", pfn.0);
         let (mm, vpn) = self.folios.owner(pfn);
-        Frame { mm, vpn, place, pool, slot: self.folios.store_slot(pfn).map(SlotId) }
+        Frame { mm, vpn, state, pool, slot: self.folios.store_slot(pfn).map(SlotId) }
     }
 
-    pub fn place(&self, pfn: Pfn) -> Place {
-        self.beside.get(pfn.0 as usize).map_or(Place::Free, |beside| beside.place())
+    pub fn state(&self, pfn: Pfn) -> FrameState {
+        self.beside.get(pfn.0 as usize).map_or(FrameState::Free, |beside| beside.state())
     }
 
     pub fn in_use(&self) -> usize {
         self.used
     }
 
-    /// Frames in a place that is not the LRU's.
-    pub fn len(&self, place: Place) -> u64 {
-        match place {
-            Place::First => self.first.len().into(),
-            Place::Cool => self.cool.len().into(),
-            Place::Barren => self.barren.len().into(),
-            Place::Parked => self.parked.len().into(),
-            Place::Isolated => self.isolated,
-            Place::Lru | Place::Free => unreachable!("counted elsewhere"),
+    /// Returns the number of frames in a state that is not the LRU's.
+    pub fn len(&self, state: FrameState) -> u64 {
+        match state {
+            FrameState::First => self.first.len().into(),
+            FrameState::Standby => self.standby.len().into(),
+            FrameState::Unstorable => self.unstorable.len().into(),
+            FrameState::Unevictable => self.unevictable.len().into(),
+            FrameState::Isolated => self.isolated,
+            FrameState::Lru | FrameState::Free => unreachable!("counted elsewhere"),
         }
     }
 
-    /// A frame for a page, isolated.
+    /// Allocates a frame for a page; its state is isolated.
     pub fn allocate(&mut self, mm: MmId, vpn: Vpn, slot: Option<SlotId>) -> Pfn {
-        let pfn = self.stock.take();
+        let pfn = self.frame_ids.take();
         let at = pfn.0 as usize;
         if at >= self.beside.len() {
             self.folios.grow(pfn.0 + 1);
-            self.beside.resize(at + 1, Beside::new(Place::Free, NO_POOL));
+            self.beside.resize(at + 1, Beside::new(FrameState::Free, NO_POOL));
         }
         self.folios.init(pfn, Word::new(LruType::Anon, 0, 0), MEMCG, mm, vpn);
         self.set_slot(pfn, slot);
-        self.beside[at] = Beside::new(Place::Isolated, NO_POOL);
+        self.beside[at] = Beside::new(FrameState::Isolated, NO_POOL);
         self.isolated += 1;
         self.used += 1;
         pfn
     }
 
-    /// Gives an isolated frame back.
+    /// Frees an isolated frame.
     pub fn free(&mut self, pfn: Pfn) {
-        self.leave(pfn, Place::Isolated);
-        self.set_place(pfn, Place::Free);
+        self.leave(pfn, FrameState::Isolated);
+        self.set_state(pfn, FrameState::Free);
         self.used -= 1;
-        self.stock.give(pfn);
+        self.frame_ids.give(pfn);
     }
 
-    /// Moves a frame from one place to another, to the young end. Who moves one to or from the LRU's
-    /// lists has put it on them or taken it off.
-    pub fn put(&mut self, pfn: Pfn, from: Place, to: Place) {
+    /// Moves a frame from one state to another, to the young end of a list. If one of them is the
+    /// LRU's, the caller has put the frame on the LRU's lists or removed it.
+    pub fn put(&mut self, pfn: Pfn, from: FrameState, to: FrameState) {
         self.leave(pfn, from);
-        self.set_place(pfn, to);
+        self.set_state(pfn, to);
         match to {
-            Place::First => self.first.push_head(&self.folios, pfn),
-            Place::Cool => self.cool.push_head(&self.folios, pfn),
-            Place::Barren => self.barren.push_head(&self.folios, pfn),
-            Place::Parked => self.parked.push_head(&self.folios, pfn),
-            Place::Isolated => self.isolated += 1,
-            Place::Lru => {}
-            Place::Free => unreachable!("frames are freed by name"),
+            FrameState::First => self.first.push_head(&self.folios, pfn),
+            FrameState::Standby => self.standby.push_head(&self.folios, pfn),
+            FrameState::Unstorable => self.unstorable.push_head(&self.folios, pfn),
+            FrameState::Unevictable => self.unevictable.push_head(&self.folios, pfn),
+            FrameState::Isolated => self.isolated += 1,
+            FrameState::Lru => {}
+            FrameState::Free => unreachable!("frames are freed by name"),
         }
     }
 
-    /// An isolated frame becomes the next to be taken.
+    /// Makes an isolated frame the next one to be reclaimed.
     pub fn put_first(&mut self, pfn: Pfn) {
-        self.leave(pfn, Place::Isolated);
-        self.set_place(pfn, Place::First);
+        self.leave(pfn, FrameState::Isolated);
+        self.set_state(pfn, FrameState::First);
         self.first.push_tail(&self.folios, pfn);
     }
 
-    fn set_place(&mut self, pfn: Pfn, place: Place) {
+    fn set_state(&mut self, pfn: Pfn, state: FrameState) {
         let beside = &mut self.beside[pfn.0 as usize];
-        *beside = Beside::new(place, beside.pool());
+        *beside = Beside::new(state, beside.pool());
     }
 
-    fn leave(&mut self, pfn: Pfn, from: Place) {
-        let place = self.place(pfn);
-        assert!(place == from, "frame {} is {place:?}, not {from:?}", pfn.0);
+    fn leave(&mut self, pfn: Pfn, from: FrameState) {
+        let state = self.state(pfn);
+        assert!(state == from, "frame {} is {state:?}, not {from:?}", pfn.0);
         match from {
-            Place::First => self.first.remove(&self.folios, pfn),
-            Place::Cool => self.cool.remove(&self.folios, pfn),
-            Place::Barren => self.barren.remove(&self.folios, pfn),
-            Place::Parked => self.parked.remove(&self.folios, pfn),
-            Place::Isolated => self.isolated -= 1,
-            Place::Lru => {}
-            Place::Free => unreachable!("a free frame is on no list"),
+            FrameState::First => self.first.remove(&self.folios, pfn),
+            FrameState::Standby => self.standby.remove(&self.folios, pfn),
+            FrameState::Unstorable => self.unstorable.remove(&self.folios, pfn),
+            FrameState::Unevictable => self.unevictable.remove(&self.folios, pfn),
+            FrameState::Isolated => self.isolated -= 1,
+            FrameState::Lru => {}
+            FrameState::Free => unreachable!("a free frame is on no list"),
         }
     }
 
-    /// The oldest frame of a place.
-    pub fn last(&self, place: Place) -> Option<Pfn> {
-        self.list(place).tail()
+    /// Returns the oldest frame in a state.
+    pub fn last(&self, state: FrameState) -> Option<Pfn> {
+        self.list(state).tail()
     }
 
-    /// The oldest frames of a place, up to `max`, oldest first.
-    pub fn tail_of(&self, place: Place, max: usize, into: &mut Vec<Pfn>) {
-        let mut at = self.list(place).tail();
+    /// Returns up to `max` of the oldest frames in a state, oldest first.
+    pub fn tail_of(&self, state: FrameState, max: usize, into: &mut Vec<Pfn>) {
+        let mut at = self.list(state).tail();
         for _ in 0..max {
             let Some(pfn) = at else { break };
             into.push(pfn);
@@ -252,20 +256,22 @@ impl Frames {
         }
     }
 
-    fn list(&self, place: Place) -> &List {
-        match place {
-            Place::First => &self.first,
-            Place::Cool => &self.cool,
-            Place::Barren => &self.barren,
-            Place::Parked => &self.parked,
-            Place::Lru | Place::Isolated | Place::Free => unreachable!("no list of its own"),
+    fn list(&self, state: FrameState) -> &List {
+        match state {
+            FrameState::First => &self.first,
+            FrameState::Standby => &self.standby,
+            FrameState::Unstorable => &self.unstorable,
+            FrameState::Unevictable => &self.unevictable,
+            FrameState::Lru | FrameState::Isolated | FrameState::Free => {
+                unreachable!("no list of its own")
+            }
         }
     }
 
     pub fn set_pool(&mut self, pfn: Pfn, pool: u32) -> u32 {
         let beside = &mut self.beside[pfn.0 as usize];
         let old = beside.pool();
-        *beside = Beside::new(beside.place(), pool);
+        *beside = Beside::new(beside.state(), pool);
         old
     }
 
@@ -284,13 +290,18 @@ impl Frames {
         old
     }
 
-    /// RESIDENT-2 and RESIDENT-5, with so many frames on the LRU's lists.
+    /// Checks RESIDENT-2 and RESIDENT-5, with `on_lru` frames on the LRU's lists.
     pub fn check(&self, on_lru: u64) {
-        for place in [Place::First, Place::Cool, Place::Barren, Place::Parked] {
-            let list = self.list(place);
+        for state in [
+            FrameState::First,
+            FrameState::Standby,
+            FrameState::Unstorable,
+            FrameState::Unevictable,
+        ] {
+            let list = self.list(state);
             list.check(&self.folios);
             for pfn in list.order(&self.folios) {
-                assert_eq!(self.place(pfn), place, "RESIDENT-2: frame {} on a foreign list", pfn.0);
+                assert_eq!(self.state(pfn), state, "RESIDENT-2: frame {} on a foreign list", pfn.0);
                 assert!(
                     !self.folios.word(pfn).has(Word::LRU),
                     "RESIDENT-2: frame {} on two lists",
@@ -298,20 +309,26 @@ impl Frames {
                 );
             }
         }
-        let places = || self.beside.iter().map(|beside| beside.place());
-        let count = |wanted| places().filter(|&place| place == wanted).count() as u64;
-        let others = [Place::First, Place::Cool, Place::Barren, Place::Parked, Place::Isolated];
-        for place in others {
-            assert_eq!(count(place), self.len(place), "RESIDENT-2: frames {place:?}");
+        let state = || self.beside.iter().map(|beside| beside.state());
+        let count = |wanted| state().filter(|&state| state == wanted).count() as u64;
+        let others = [
+            FrameState::First,
+            FrameState::Standby,
+            FrameState::Unstorable,
+            FrameState::Unevictable,
+            FrameState::Isolated,
+        ];
+        for state in others {
+            assert_eq!(count(state), self.len(state), "RESIDENT-2: frames {state:?}");
         }
-        assert_eq!(count(Place::Lru), on_lru, "RESIDENT-2: frames on the LRU's lists");
+        assert_eq!(count(FrameState::Lru), on_lru, "RESIDENT-2: frames on the LRU's lists");
         assert_eq!(
-            self.beside.len() as u64 - count(Place::Free),
+            self.beside.len() as u64 - count(FrameState::Free),
             self.used as u64,
             "RESIDENT-2: in use"
         );
-        let (zone, beyond) = self.stock.in_use();
+        let (zone, beyond) = self.frame_ids.in_use();
         assert_eq!((zone + beyond) as usize, self.in_use(), "RESIDENT-5: frames given out");
-        assert_eq!(self.stock.check(), Ok(()), "RESIDENT-5");
+        assert_eq!(self.frame_ids.check(), Ok(()), "RESIDENT-5");
     }
 }

@@ -1,43 +1,49 @@
-//! The resident set: which pages are in memory, in what order they would leave it, where the others are.
+//! The resident set: which pages are in memory, in what order they would leave, and where the
+//! others are.
 //!
-//! One [`Resident`] manages the pages of many address spaces under one budget. It decides; whoever
-//! drives it does the moving and reports back. Life of a page, with the function that makes each step:
+//! One [`Resident`] manages the pages of many address spaces under one budget. It decides; its
+//! driver moves the pages and reports back. The life of a page, with the function that makes each
+//! step:
 //!
 //! ```text
-//!            map              isolate, cool           evict
-//!   None ----------> Resident ------------> Cool ---------------> Stored
-//!                      ^  ^                  |                      |
-//!                      |  +------rescue------+                      |
-//!                      +----------------load (begin_load, map)------+
+//!          map            isolate, deactivate           evict
+//!   None ------> Resident --------------------> Standby ------> Stored
+//!                  ^  ^                            |              |
+//!                  |  +-----------reactivate-------+              |
+//!                  +--------------load (begin_load, map)----------+
 //! ```
-//! Cool pages are still in memory but out of the program's sight: a touch rescues them and proves them
-//! young; those that nobody touches are written out. Cooling stands in for the accessed bit.
+//! Standby pages are still in memory but unmapped from the program. A fault on a standby page
+//! reactivates it and so proves it young. A standby page without a fault is written out. So standby
+//! replaces the accessed bit.
 //!
-//! The order in which pages leave is that of the engine's LRU ([`crate::lru`]), under its own switches.
+//! The order in which pages leave is that of the engine's LRU ([`crate::lru`]), under its own
+//! switches.
 //!
 //! Invariants (checked by [`Resident::check_invariants`]):
-//! * RESIDENT-1: every Resident or Cool entry names a frame whose owner is that entry; every owned frame is
-//!   named by exactly one entry.
-//! * RESIDENT-2: a frame is in exactly one place; the lists of the places add up.
-//! * RESIDENT-3: the share count of a slot is the number of entries, frames and loads in flight that hold it.
-//! * RESIDENT-4: a frame is cool exactly while its entry is; all others in use are visible.
-//! * RESIDENT-5: a frame is given out by the allocator exactly as long as its descriptor is in use.
+//! * RESIDENT-1: every Resident or Standby entry names a frame whose owner is that entry; every
+//!   owned frame is named by exactly one entry.
+//! * RESIDENT-2: a frame is in exactly one state; the lists of the states add up.
+//! * RESIDENT-3: the share count of a slot is the number of entries, frames and loads in flight
+//!   that hold it.
+//! * RESIDENT-4: a frame is on standby exactly while its entry is; all others in use are mapped in
+//!   the program.
+//! * RESIDENT-5: a frame is allocated exactly as long as its descriptor is in use.
 
-mod cooling;
 mod entry;
+mod frame_ids;
 mod frames;
 mod order;
 mod space;
 mod split;
-mod stock;
+mod standby_share;
 mod zone;
 
-pub use cooling::Cooling;
 pub use entry::Entry;
-pub use frames::{Frame, NO_POOL, Place};
+pub use frames::{Frame, FrameState, NO_POOL};
 pub use order::Pressure;
 pub use space::Space;
 pub use split::{Edges, Split};
+pub use standby_share::StandbyShare;
 pub use zone::{Charge, Zone, lost_pages};
 
 use crate::folio::Word;
@@ -50,16 +56,16 @@ use crate::types::{MmId, Pfn, SlotId, Vpn};
 use frames::Frames;
 use order::Order;
 
-/// How a page came to be mapped: decides where it joins the others.
+/// The reason why a page is mapped, which decides where it joins the LRU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// Touched for the first time.
+    /// First access.
     Fresh,
-    /// Found in memory when its area came under management.
+    /// In memory already when its area was registered.
     Adopted,
-    /// Brought back from the store.
+    /// Loaded from the store on a fault.
     Loaded,
-    /// Brought in beside a page that was asked for.
+    /// Loaded by readahead, beside a page that had a fault.
     Ahead,
 }
 
@@ -68,88 +74,91 @@ pub enum Arrival {
 pub struct Resident {
     frames: Frames,
     order: Order,
-    /// Which slots of the store hold pages, and who has shares of them.
+    /// Slots of the store that hold pages, with their share counts.
     pub slots: SlotTable,
-    /// The budget: what of it is used, promised and left.
+    /// The budget: the pages used, charged and free.
     pub zone: Zone,
-    /// How many pages are kept cool, by what that is worth.
-    pub cooling: Cooling,
-    /// Address spaces made here.
+    /// Share of pages to keep on standby, adapted to the cost of loads.
+    pub standby_share: StandbyShare,
+    /// Number of address spaces made here.
     spaces: u32,
 }
 
-/// The most pages kept cool unless a driver says otherwise, in thousandths of what can leave.
-const COOL_PERMILLE: u32 = 500;
+/// Most pages on standby unless a driver sets another limit, in thousandths of the evictable pages.
+const STANDBY_PERMILLE: u32 = 500;
 
 impl Resident {
-    /// A set under a budget of `limit_pages`, with the default switches.
+    /// Creates a set under a budget of `limit_pages`, with the default switches.
     #[must_use]
     pub fn new(limit_pages: u64, slots_max: u32) -> Self {
-        Self::with(limit_pages, limit_pages, slots_max, Tunables::cooling())
+        Self::with(limit_pages, limit_pages, slots_max, Tunables::standby())
     }
 
-    /// The same, with reclaim aiming at `high_pages`, under the given switches.
+    /// Creates a set under a budget of `limit_pages`, with reclaim aiming at `high_pages`, under
+    /// the given switches.
     #[must_use]
     pub fn with(limit_pages: u64, high_pages: u64, slots_max: u32, tunables: Tunables) -> Self {
         let frames = Frames::new(limit_pages);
         let zone = Zone::new(limit_pages, high_pages, frames.marks());
-        let cooling = Cooling::new(COOL_PERMILLE);
+        let standby_share = StandbyShare::new(STANDBY_PERMILLE);
         Self {
             frames,
             order: Order::new(tunables),
             slots: SlotTable::new(slots_max),
             zone,
-            cooling,
+            standby_share,
             spaces: 0,
         }
     }
 
-    /// Another budget from here on, of `limit_pages`, with reclaim aiming at `high_pages`.
+    /// Changes the budget to `limit_pages`, with reclaim aiming at `high_pages`.
     pub fn resize(&mut self, limit_pages: u64, high_pages: u64) {
-        self.zone.resize(limit_pages, high_pages, stock::marks_of(limit_pages));
+        self.zone.resize(limit_pages, high_pages, frame_ids::marks_of(limit_pages));
     }
 
-    /// Tells the time, in milliseconds from any beginning: the ages of generations are counted in it.
+    /// Sets the time, in milliseconds from any origin. The ages of generations are counted in it.
     pub fn set_now_ms(&mut self, now_ms: u64) {
         self.order.set_now_ms(now_ms);
     }
 
-    /// Frames in use.
+    /// Returns the number of frames in use.
     #[must_use]
     pub fn frames_in_use(&self) -> usize {
         self.frames.in_use()
     }
 
-    /// What is known of a frame.
+    /// Returns the data about a frame.
     #[must_use]
     pub fn frame(&self, pfn: Pfn) -> Frame {
         self.frames.get(pfn)
     }
 
-    /// Frames in a place.
+    /// Returns the number of frames in a state.
     #[must_use]
-    pub fn count(&self, place: Place) -> u64 {
-        match place {
-            Place::Lru => self.order.pages(),
-            Place::Free => 0,
+    pub fn count(&self, state: FrameState) -> u64 {
+        match state {
+            FrameState::Lru => self.order.pages(),
+            FrameState::Free => 0,
             other => self.frames.len(other),
         }
     }
 
-    /// Frames that a pass of reclaim could take.
+    /// Returns the number of frames that a pass of reclaim could take.
     #[must_use]
     pub fn evictable(&self) -> u64 {
-        self.count(Place::Lru) + self.count(Place::First) + self.count(Place::Cool)
+        self.count(FrameState::Lru)
+            + self.count(FrameState::First)
+            + self.count(FrameState::Standby)
     }
 
-    /// How many pages are to be cool now.
+    /// Returns the number of pages to keep on standby now.
     #[must_use]
-    pub fn cool_target(&self) -> u64 {
-        self.evictable() * u64::from(self.cooling.permille()) / 1000
+    pub fn standby_target(&self) -> u64 {
+        self.evictable() * u64::from(self.standby_share.permille()) / 1000
     }
 
-    /// A page is in memory now. `slot` is its stored copy, still true until it is written to; the
-    /// frame takes over the entry's share of it.
+    /// Records that a page is in memory now. `slot` is its stored copy, valid until the page is
+    /// written. The frame takes over the entry's share of the slot.
     pub fn map(&mut self, space: &mut Space, vpn: Vpn, how: Arrival, slot: Option<SlotId>) -> Pfn {
         let pfn = self.frames.allocate(space.mm(), vpn, slot);
         if space.is_watched() {
@@ -164,27 +173,27 @@ impl Resident {
             }
             (Arrival::Adopted | Arrival::Ahead, _) => self.order.add(&self.frames, pfn),
         }
-        self.frames.put(pfn, Place::Isolated, Place::Lru);
+        self.frames.put(pfn, FrameState::Isolated, FrameState::Lru);
         space.set(vpn, Entry::Resident(pfn));
         pfn
     }
 
-    /// Takes up to `max` frames that should leave first, as far as the pressure finds them.
+    /// Isolates up to `max` frames that should leave first, as far as the pressure allows.
     pub fn isolate(&mut self, max: usize, pressure: Pressure, victims: &mut Vec<Pfn>) {
         let wanted = victims.len() + max;
         while victims.len() < wanted
-            && let Some(pfn) = self.frames.last(Place::First)
+            && let Some(pfn) = self.frames.last(FrameState::First)
         {
-            self.frames.put(pfn, Place::First, Place::Isolated);
+            self.frames.put(pfn, FrameState::First, FrameState::Isolated);
             victims.push(pfn);
         }
         let before = victims.len();
         if before < wanted {
             self.order.take(&self.frames, wanted - before, pressure, victims);
             for &pfn in &victims[before..] {
-                self.frames.put(pfn, Place::Lru, Place::Isolated);
+                self.frames.put(pfn, FrameState::Lru, FrameState::Isolated);
             }
-            // A pass takes a few more than it was asked for: they are first next time.
+            // A pass isolates a few more than requested. They come first next time.
             while victims.len() > wanted
                 && let Some(pfn) = victims.pop()
             {
@@ -193,7 +202,7 @@ impl Resident {
         }
     }
 
-    /// The same outside of a run, under growing pressure.
+    /// Isolates up to `max` frames outside a reclaim run, under growing pressure.
     pub fn isolate_hard(&mut self, max: usize, victims: &mut Vec<Pfn>) {
         let wanted = victims.len() + max;
         for priority in (0..=DEF_PRIORITY).rev() {
@@ -202,40 +211,41 @@ impl Resident {
         }
     }
 
-    /// A run of reclaim is over, at whatever pressure.
+    /// Ends a reclaim run, at whatever pressure.
     pub fn end_reclaim(&self) {
         self.order.end_reclaim();
     }
 
-    /// An address space, from page 0 to `end`. `watched`: accesses are seen in its page table.
+    /// Creates an address space, from page 0 to `end`. `watched`: accesses show as accessed bits in
+    /// its page table.
     #[must_use]
     pub fn create_space(&mut self, end: Vpn, watched: bool) -> Space {
         self.spaces += u32::from(!watched);
         if watched { self.order.create_space(end) } else { Space::new(MmId(self.spaces)) }
     }
 
-    /// The generations, as `lru_gen` (or `lru_gen_full`) shows them.
+    /// Returns the generations, as `lru_gen` (or `lru_gen_full`) shows them.
     #[must_use]
     pub fn lru_gen(&self, full: bool) -> String {
         self.order.text(&self.frames, full)
     }
 
-    /// Which parts of the LRU are in use.
+    /// Returns which parts of the LRU are enabled.
     #[must_use]
     pub fn enabled(&self) -> Enabled {
         self.order.enabled()
     }
 
-    /// Has other parts of the LRU in use from now on; the lists move over at once.
+    /// Enables other parts of the LRU. The lists move over at once.
     pub fn enable(&mut self, enabled: Enabled) {
         self.order.enable(&self.frames, enabled);
     }
 
-    /// Carries out one command of `lru_gen`. Pages to be evicted are isolated and go to `victims`, a
-    /// batch at a time: it is to be repeated for the next.
+    /// Carries out one command of `lru_gen`. Pages to be evicted are isolated and go to `victims`,
+    /// a batch at a time. The caller repeats the command for the next batch.
     ///
     /// # Errors
-    /// There is no such memcg, node or generation, or it is too young to be evicted.
+    /// The memcg, node or generation does not exist, or the generation is too young to be evicted.
     pub fn command(
         &mut self,
         command: &Command,
@@ -244,46 +254,46 @@ impl Resident {
         let before = victims.len();
         let done = self.order.command(&self.frames, command, victims);
         for &pfn in &victims[before..] {
-            self.frames.put(pfn, Place::Lru, Place::Isolated);
+            self.frames.put(pfn, FrameState::Lru, FrameState::Isolated);
         }
         done
     }
 
-    /// Whether nothing can be evicted but the working set of the last `gen.min_ttl_ms` (mm/vmscan.c,
-    /// `lru_gen_age_node`). Never while that is 0.
+    /// Whether only the working set of the last `gen.min_ttl_ms` is left to evict (mm/vmscan.c,
+    /// `lru_gen_age_node`). False while that switch is 0.
     #[must_use]
     pub fn is_thrashing(&self) -> bool {
         self.order.is_working_set()
     }
 
-    /// What the LRU has counted, under the kernel's names.
+    /// Returns the counters of the LRU, under the kernel's names.
     #[must_use]
     pub fn stat(&self) -> &VmStat {
         self.order.stat()
     }
 
-    /// An isolated frame was not taken after all: back among the others.
+    /// Returns an isolated frame to the LRU, because it was not reclaimed.
     pub fn put_back(&mut self, pfn: Pfn) {
-        self.frames.put(pfn, Place::Isolated, Place::Lru);
+        self.frames.put(pfn, FrameState::Isolated, FrameState::Lru);
         self.order.add(&self.frames, pfn);
     }
 
-    /// An isolated frame is to be tried again at once.
+    /// Makes an isolated frame the first to be tried again.
     pub fn put_first(&mut self, pfn: Pfn) {
         self.frames.put_first(pfn);
     }
 
-    /// Takes a frame off the LRU's lists, isolated. False if it is not on them.
+    /// Isolates a frame that is on the LRU's lists. Returns false if it is not on them.
     pub fn take(&mut self, pfn: Pfn) -> bool {
-        let there = self.frames.place(pfn) == Place::Lru;
+        let there = self.frames.state(pfn) == FrameState::Lru;
         if there {
             self.order.remove(&self.frames, pfn);
-            self.frames.put(pfn, Place::Lru, Place::Isolated);
+            self.frames.put(pfn, FrameState::Lru, FrameState::Isolated);
         }
         there
     }
 
-    /// A frame that is as good as stored is to be taken next.
+    /// Makes a frame the next to be reclaimed, because its stored copy is as good as valid.
     pub fn prefer(&mut self, pfn: Pfn) {
         if self.take(pfn) {
             self.frames.put_first(pfn);
@@ -293,120 +303,123 @@ impl Resident {
     /// Whether the frame holds a page.
     #[must_use]
     pub fn is_used(&self, pfn: Pfn) -> bool {
-        self.frames.place(pfn) != Place::Free
+        self.frames.state(pfn) != FrameState::Free
     }
 
-    /// An isolated frame cannot leave memory for now (locked, pinned, shared): kept aside until
-    /// `unpark`.
-    pub fn park(&mut self, pfn: Pfn) {
-        self.frames.put(pfn, Place::Isolated, Place::Parked);
+    /// Makes an isolated frame unevictable until `retry_unevictable`, because it cannot leave
+    /// memory for now (locked, pinned, shared).
+    pub fn make_unevictable(&mut self, pfn: Pfn) {
+        self.frames.put(pfn, FrameState::Isolated, FrameState::Unevictable);
     }
 
-    /// Gives up to `max` parked frames another chance.
-    pub fn unpark(&mut self, max: usize) {
+    /// Returns up to `max` unevictable frames to the LRU.
+    pub fn retry_unevictable(&mut self, max: usize) {
         for _ in 0..max {
-            let Some(pfn) = self.frames.last(Place::Parked) else { break };
-            self.frames.put(pfn, Place::Parked, Place::Lru);
+            let Some(pfn) = self.frames.last(FrameState::Unevictable) else { break };
+            self.frames.put(pfn, FrameState::Unevictable, FrameState::Lru);
             self.order.add(&self.frames, pfn);
         }
     }
 
-    /// An isolated frame's page is out of the program's sight, in place `pool`.
-    pub fn cool(&mut self, space: &mut Space, pfn: Pfn, pool: u32) {
-        self.cooling.cooled();
-        self.frames.put(pfn, Place::Isolated, Place::Cool);
+    /// Moves an isolated frame's page to standby, in the pool slot `pool`.
+    pub fn deactivate(&mut self, space: &mut Space, pfn: Pfn, pool: u32) {
+        self.standby_share.deactivated();
+        self.frames.put(pfn, FrameState::Isolated, FrameState::Standby);
         self.frames.set_pool(pfn, pool);
-        space.set(self.frames.get(pfn).vpn, Entry::Cool(pfn));
+        space.set(self.frames.get(pfn).vpn, Entry::Standby(pfn));
     }
 
-    /// The coolest frames, oldest first, without taking them.
-    pub fn coolest(&self, max: usize, into: &mut Vec<Pfn>) {
-        self.frames.tail_of(Place::Cool, max, into);
+    /// Returns up to `max` of the oldest standby frames, oldest first, without removing them.
+    pub fn oldest_standby(&self, max: usize, into: &mut Vec<Pfn>) {
+        self.frames.tail_of(FrameState::Standby, max, into);
     }
 
-    /// A cool frame cannot be stored now: behind the others.
+    /// Puts a standby frame that cannot be stored now behind the other standby frames.
     pub fn pass_over(&mut self, pfn: Pfn) {
-        self.frames.put(pfn, Place::Cool, Place::Cool);
+        self.frames.put(pfn, FrameState::Standby, FrameState::Standby);
     }
 
-    /// A cool frame cannot be stored as it is, and nobody can change it while it is cool: not looked at again
-    /// before it was touched, or the store may take what it did not.
-    pub fn leave_barren(&mut self, pfn: Pfn) {
-        self.frames.put(pfn, Place::Cool, Place::Barren);
+    /// Makes a standby frame unstorable, because the store refuses its content. No thread can
+    /// change the content while it is on standby. It is tried again only after a fault reactivated
+    /// it, or after the store may accept it.
+    pub fn leave_unstorable(&mut self, pfn: Pfn) {
+        self.frames.put(pfn, FrameState::Standby, FrameState::Unstorable);
     }
 
-    /// The store may take what it did not take: up to `max` barren frames are cool as any, the oldest first. Whether
-    /// some are left.
-    pub fn retry_barren(&mut self, max: u64) -> bool {
+    /// Returns up to `max` unstorable frames to standby, the oldest first, because the store may
+    /// accept them now. Returns whether some unstorable frames are left.
+    pub fn retry_unstorable(&mut self, max: u64) -> bool {
         for _ in 0..max {
-            let Some(pfn) = self.frames.last(Place::Barren) else { return false };
-            self.frames.put(pfn, Place::Barren, Place::Cool);
+            let Some(pfn) = self.frames.last(FrameState::Unstorable) else { return false };
+            self.frames.put(pfn, FrameState::Unstorable, FrameState::Standby);
         }
         true
     }
 
-    /// A cool page was touched and is visible again. Returns its place in the pool.
-    pub fn rescue(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
-        self.cooling.rescued();
-        self.frames.put(pfn, self.frames.place(pfn), Place::Lru);
-        self.order.rescued(&self.frames, pfn);
+    /// Makes a standby page resident after a fault. Returns its pool slot.
+    pub fn reactivate(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
+        self.standby_share.reactivated();
+        self.frames.put(pfn, self.frames.state(pfn), FrameState::Lru);
+        self.order.reactivated(&self.frames, pfn);
         space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));
         self.frames.set_pool(pfn, NO_POOL)
     }
 
-    /// Visible pages were found used since the last look (in page tables, by whoever can read them). What
-    /// is on its way out is left alone.
+    /// Records that resident pages were accessed since the last look, found in page tables by a
+    /// driver that can read them. Skips frames that are off the LRU's lists.
     pub fn accessed(&self, pfns: &[Pfn]) {
-        let on_list = |pfn: &Pfn| self.frames.place(*pfn) == Place::Lru;
+        let on_list = |pfn: &Pfn| self.frames.state(*pfn) == FrameState::Lru;
         let listed: Vec<Pfn> = pfns.iter().copied().filter(on_list).collect();
         self.order.accessed(&self.frames, &listed);
     }
 
-    /// A cool page is visible again although nobody has touched it. Returns its place in the pool.
-    pub fn uncool(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
-        self.frames.put(pfn, self.frames.place(pfn), Place::Lru);
+    /// Makes a standby page resident without a fault. Returns its pool slot.
+    pub fn activate(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
+        self.frames.put(pfn, self.frames.state(pfn), FrameState::Lru);
         self.order.add(&self.frames, pfn);
         space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));
         self.frames.set_pool(pfn, NO_POOL)
     }
 
-    /// The page, which was cool or isolated, is in the store now, and nowhere else. Returns its place in the pool.
+    /// Records that a standby or isolated page is in the store now, and nowhere else. Returns its
+    /// pool slot.
     pub fn evict(&mut self, space: &mut Space, pfn: Pfn, slot: SlotId) -> u32 {
         let frame = self.frames.get(pfn);
         let shadow = self.order.evicted(&self.frames, pfn);
         space.set(frame.vpn, Entry::Stored { slot, shadow, loading: false });
-        if frame.place == Place::Cool {
-            self.frames.put(pfn, Place::Cool, Place::Isolated);
+        if frame.state == FrameState::Standby {
+            self.frames.put(pfn, FrameState::Standby, FrameState::Isolated);
         }
         self.frames.free(pfn);
         frame.pool
     }
 
-    /// A slot for a page about to be stored, with one share.
+    /// Allocates a slot for a page to be stored, with one share.
     pub fn take_slot(&mut self) -> Result<SlotId, NoSlot> {
         self.slots.allocate()
     }
 
-    /// Replaces the stored copy that a frame remembers. The old one is returned if nobody else holds
-    /// it: the store must drop it.
+    /// Replaces the stored copy that a frame remembers. Returns the old slot if it has no other
+    /// holder; the store must then drop it.
     pub fn set_copy(&mut self, pfn: Pfn, slot: Option<SlotId>) -> Option<SlotId> {
         let old = self.frames.set_slot(pfn, slot);
         old.filter(|&slot| self.slots.release(slot))
     }
 
-    /// A load from the store begins: the page's entry waits, and the load holds a share of its own.
+    /// Begins a load from the store: marks the page's entry as loading. The load holds a share of
+    /// its own.
     pub fn begin_load(&mut self, space: &mut Space, vpn: Vpn, slot: SlotId) {
         self.slots.share(slot);
         set_loading(space, vpn, true);
     }
 
-    /// The load has come to nothing: whoever touches the page starts another. Its share stays to be
-    /// released.
+    /// Ends a load without a page: the next fault starts another. The caller still has to release
+    /// the load's share.
     pub fn end_load(&mut self, space: &mut Space, vpn: Vpn) {
         set_loading(space, vpn, false);
     }
 
-    /// Forgets what is at `vpn`. The stored copies and pool places that nobody holds any more go to
+    /// Forgets the page at `vpn`. Stored copies and pool slots without any other holder go to
     /// `dropped`.
     pub fn forget(&mut self, space: &mut Space, vpn: Vpn, dropped: &mut Dropped) {
         let entry = space.get(vpn);
@@ -422,7 +435,7 @@ impl Resident {
     fn drop_entry(&mut self, entry: Entry, dropped: &mut Dropped) {
         match entry {
             Entry::None => {}
-            Entry::Resident(pfn) | Entry::Cool(pfn) => {
+            Entry::Resident(pfn) | Entry::Standby(pfn) => {
                 let frame = self.frames.get(pfn);
                 if frame.pool != NO_POOL {
                     dropped.pool.push(frame.pool);
@@ -430,13 +443,13 @@ impl Resident {
                 if let Some(slot) = frame.slot() {
                     self.release_slot(slot, dropped);
                 }
-                match frame.place {
-                    Place::Lru => {
+                match frame.state {
+                    FrameState::Lru => {
                         self.order.remove(&self.frames, pfn);
-                        self.frames.put(pfn, Place::Lru, Place::Isolated);
+                        self.frames.put(pfn, FrameState::Lru, FrameState::Isolated);
                     }
-                    Place::Isolated => {}
-                    other => self.frames.put(pfn, other, Place::Isolated),
+                    FrameState::Isolated => {}
+                    other => self.frames.put(pfn, other, FrameState::Isolated),
                 }
                 self.frames.free(pfn);
                 dropped.frames += 1;
@@ -445,14 +458,15 @@ impl Resident {
         }
     }
 
-    /// One holder of the slot is gone.
+    /// Releases one share of the slot.
     pub fn release_slot(&mut self, slot: SlotId, dropped: &mut Dropped) {
         if self.slots.release(slot) {
             dropped.slots.push(slot);
         }
     }
 
-    /// Moves the pages of `[from, from + pages)` to `to` (mremap). What was at `to` is forgotten.
+    /// Moves the pages of `[from, from + pages)` to `to` (mremap). Pages that were at `to` are
+    /// forgotten.
     pub fn remap(
         &mut self,
         space: &mut Space,
@@ -467,11 +481,11 @@ impl Resident {
         for (vpn, entry) in moved {
             let vpn = Vpn(vpn.0 - from.0 + to.0);
             match entry {
-                Entry::Resident(pfn) | Entry::Cool(pfn) => self.frames.set_vpn(pfn, vpn),
+                Entry::Resident(pfn) | Entry::Standby(pfn) => self.frames.set_vpn(pfn, vpn),
                 Entry::None | Entry::Stored { .. } => {}
             }
-            // A load in flight for the old address finds the entry gone; whoever waits at the new
-            // address starts another.
+            // A load in flight for the old address finds no entry there. A fault at the new address
+            // starts another load.
             let entry = match entry {
                 Entry::Stored { slot, shadow, .. } => {
                     Entry::Stored { slot, shadow, loading: false }
@@ -482,9 +496,10 @@ impl Resident {
         }
     }
 
-    /// A child gets the same pages, in memory and stored: every entry of the parent from `start` on that `passes`,
-    /// up to `max` of them. Returns where to go on, None if that was all, and how many of them are in memory. The
-    /// parent must stay as it is until then.
+    /// Gives a child the pages of its parent, in memory and stored. Copies the parent's entries
+    /// from `start` on that `passes` accepts, up to `max` of them. Returns where to go on (None if
+    /// that was all), and how many of the pages are in memory. The parent's entries must not change
+    /// until the copy is complete.
     pub fn fork(
         &mut self,
         parent: &Space,
@@ -496,7 +511,7 @@ impl Resident {
         let next = parent.visit(start, max, |vpn, entry| {
             if passes(vpn) {
                 self.inherit(child, vpn, entry);
-                held += u64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
+                held += u64::from(matches!(entry, Entry::Resident(_) | Entry::Standby(_)));
             }
         });
         (next, held)
@@ -504,7 +519,7 @@ impl Resident {
 
     fn inherit(&mut self, child: &mut Space, vpn: Vpn, entry: Entry) {
         let entry = match entry {
-            Entry::Resident(pfn) | Entry::Cool(pfn) => {
+            Entry::Resident(pfn) | Entry::Standby(pfn) => {
                 let frame = self.frames.get(pfn);
                 let slot = frame.slot();
                 if let Some(slot) = slot {
@@ -512,9 +527,9 @@ impl Resident {
                 }
                 let copy = self.frames.allocate(child.mm(), vpn, slot);
                 self.frames.set_pool(copy, frame.pool);
-                if let Entry::Cool(_) = entry {
-                    self.frames.put(copy, Place::Isolated, Place::Cool);
-                    Entry::Cool(copy)
+                if let Entry::Standby(_) = entry {
+                    self.frames.put(copy, FrameState::Isolated, FrameState::Standby);
+                    Entry::Standby(copy)
                 } else {
                     self.put_back(copy);
                     Entry::Resident(copy)
@@ -529,22 +544,23 @@ impl Resident {
         child.set(vpn, entry);
     }
 
-    /// Walks everything and panics at the first broken invariant. For tests.
+    /// Checks all data and panics at the first broken invariant. For tests.
     pub fn check_invariants(&self, spaces: &[&Space], loads: &[SlotId]) {
         let mut shares = std::collections::HashMap::<u32, u32>::new();
         let mut owned = 0;
         for space in spaces {
             space.for_each(|vpn, entry| match entry {
-                Entry::Resident(pfn) | Entry::Cool(pfn) => {
+                Entry::Resident(pfn) | Entry::Standby(pfn) => {
                     let frame = self.frames.get(pfn);
                     assert_eq!(
                         (frame.mm, frame.vpn),
                         (space.mm(), vpn),
                         "RESIDENT-1: owner of {pfn:?}"
                     );
-                    let cool = matches!(entry, Entry::Cool(_));
-                    let hidden = matches!(frame.place, Place::Cool | Place::Barren);
-                    assert_eq!(cool, hidden, "RESIDENT-4: place of {pfn:?}");
+                    let standby = matches!(entry, Entry::Standby(_));
+                    let hidden =
+                        matches!(frame.state, FrameState::Standby | FrameState::Unstorable);
+                    assert_eq!(standby, hidden, "RESIDENT-4: state of {pfn:?}");
                     owned += 1;
                     if let Some(slot) = frame.slot() {
                         *shares.entry(slot.0).or_default() += 1;
@@ -573,15 +589,15 @@ fn set_loading(space: &mut Space, vpn: Vpn, loading: bool) {
     }
 }
 
-/// What nobody holds any more; the driver must let it go in the store (and then recycle the slots) and
-/// in the pool.
+/// Slots and pool slots without a holder. The driver must drop them in the store (and then recycle
+/// the slots) and in the pool.
 #[derive(Debug, Default)]
 pub struct Dropped {
-    /// Slots without a share left.
+    /// Slots without any share left.
     pub slots: Vec<SlotId>,
-    /// Places in the owner's pool whose pages are of no more use.
+    /// Slots in the owner's pool whose pages are no longer needed.
     pub pool: Vec<u32>,
-    /// How many pages in memory have gone.
+    /// Number of pages in memory that are gone.
     pub frames: u64,
 }
 

@@ -1,11 +1,12 @@
-//! In what order pages leave memory: the engine's LRU.
+//! The order in which pages leave memory: the engine's LRU.
 //!
-//! The engine reads accessed bits from page tables, where there are any ([`Space::touch`]); nobody outside the kernel can
-//! read those of a running program. Cooling stands in for them: a page that reclaim takes is moved out of sight, and the
-//! touch that brings it back is the accessed bit that was found set. Either way a pass of the LRU hands its victims out
-//! ([`Evicted::Taken`]), and hears of each what became of it: [`Order::rescued`] or [`Order::evicted`].
+//! Where page tables show accessed bits ([`Space::touch`]), the engine reads them. No process
+//! outside the kernel can read those of a running program, so standby replaces them. Reclaim moves
+//! a page to standby, and the fault that reactivates it counts as an accessed bit. In both cases a
+//! pass of the LRU hands out its victims ([`Evicted::Taken`]). The driver then reports the result
+//! for each: [`Order::reactivated`] or [`Order::evicted`].
 
-use super::frames::{Frames, MEMCG, Place};
+use super::frames::{FrameState, Frames, MEMCG};
 use super::space::Space;
 use crate::folio::{LruType, Word};
 use crate::lru::scan::MIN_LRU_BATCH;
@@ -16,35 +17,35 @@ use crate::space::Spaces;
 use crate::tunables::{LruKind, Tunables};
 use crate::types::{Pfn, Vpn};
 
-/// Only anonymous memory is there to be taken.
+/// Swappiness at which only anonymous memory is reclaimed, because there is no other here.
 const SWAPPINESS: u32 = 201;
 
-/// The lists of the one memcg, with all they need.
+/// The lists of the one memcg, with all data that they need.
 #[derive(Debug)]
 pub struct Order {
     lruvec: Lruvec,
-    /// Those whose accesses are seen in page tables. None in a run of `ebb run`.
+    /// Address spaces whose accesses show in page tables. Empty in `ebb run`.
     spaces: Spaces,
     tun: Tunables,
     stat: VmStat,
     now_ms: u64,
 }
 
-/// How hard the lists are pressed.
+/// The pressure of reclaim on the lists.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Pressure {
-    /// Lists are scanned by `size >> priority`.
+    /// Scan priority: `size >> priority` pages of a list are scanned.
     pub priority: u8,
-    /// ... as if they were `2^lift` times as long ([`Scan::lift`]).
+    /// The lists count as `2^lift` times as long ([`Scan::lift`]).
     pub lift: u8,
 }
 
 impl Pressure {
-    /// Whatever there is.
+    /// The highest pressure, which scans all pages.
     pub const UTMOST: Self = Self { priority: 0, lift: 0 };
 }
 
-/// Takes what a pass has found to be oldest.
+/// Takes the pages that a pass has found to be the oldest.
 struct Victims<'a>(&'a mut Vec<Pfn>);
 
 impl Pageout for Victims<'_> {
@@ -76,44 +77,45 @@ impl Order {
         }
     }
 
-    /// The time in milliseconds, for the ages of generations.
+    /// Sets the time in milliseconds, for the ages of generations.
     pub fn set_now_ms(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
     }
 
-    /// Pages on the lists.
+    /// Returns the number of pages on the lists.
     pub fn pages(&self) -> u64 {
         self.lruvec.total(LruType::Anon) + self.lruvec.unevictable()
     }
 
-    /// A page that a touch brought in; the shadow is what it left when it went.
+    /// Adds a page that a fault brought in. The shadow is the one it left when it was evicted.
     pub fn add_touched(&self, frames: &Frames, pfn: Pfn, shadow: Option<ShortShadow>) {
         let cx = self.cx(frames);
         if let Some(short) = shadow {
-            self.lruvec.set_taken(frames.len(Place::Cool) + frames.len(Place::Barren));
+            self.lruvec
+                .set_taken(frames.len(FrameState::Standby) + frames.len(FrameState::Unstorable));
             self.lruvec.refault(&cx, pfn, self.lruvec.recall(&cx, short), true);
         }
         self.lruvec.note_fault(&cx, pfn);
         self.lruvec.add(&cx, pfn);
     }
 
-    /// A page that nobody has touched yet, or one that goes back to where it was.
+    /// Adds a page that was not accessed yet, or returns a page to its former place.
     pub fn add(&self, frames: &Frames, pfn: Pfn) {
         self.lruvec.add(&self.cx(frames), pfn);
     }
 
-    /// A page that was taken has been touched: among the young.
-    pub fn rescued(&self, frames: &Frames, pfn: Pfn) {
+    /// Adds a reactivated page to the young pages.
+    pub fn reactivated(&self, frames: &Frames, pfn: Pfn) {
         frames.folios().set(pfn, Word::ACTIVE);
         self.lruvec.add(&self.cx(frames), pfn);
     }
 
-    /// Pages on the lists that were found accessed where they lie.
+    /// Records accesses to pages that are on the lists.
     pub fn accessed(&self, frames: &Frames, pfns: &[Pfn]) {
         self.lruvec.accessed(&self.cx(frames), pfns);
     }
 
-    /// A page that was taken has left memory. What to remember of it.
+    /// Counts that an isolated page has left memory. Returns its shadow.
     pub fn evicted(&self, frames: &Frames, pfn: Pfn) -> ShortShadow {
         let cx = self.cx(frames);
         let shadow = self.lruvec.eviction_shadow(&cx, pfn);
@@ -121,12 +123,12 @@ impl Order {
         shadow.shorten()
     }
 
-    /// Takes a page off the lists.
+    /// Removes a page from the lists.
     pub fn remove(&self, frames: &Frames, pfn: Pfn) {
         self.lruvec.remove(&self.cx(frames), pfn);
     }
 
-    /// Takes up to `max` pages off the lists, those that should leave first, as far as the pressure finds them.
+    /// Isolates up to `max` pages that should leave first, as far as the pressure allows.
     pub fn take(&self, frames: &Frames, max: usize, pressure: Pressure, into: &mut Vec<Pfn>) {
         let cx = self.cx(frames);
         self.lruvec.fold();
@@ -135,24 +137,24 @@ impl Order {
         self.lruvec.shrink(&cx, &mut sc, &mut Victims(into));
     }
 
-    /// A run of reclaim is over.
+    /// Ends a reclaim run.
     pub fn end_reclaim(&self) {
         self.lruvec.end_reclaim();
     }
 
-    /// An address space whose accesses are seen in its page table.
+    /// Creates an address space whose accesses show in its page table.
     pub fn create_space(&self, end: Vpn) -> Space {
         let space = Space::watched(&self.spaces, end);
         self.lruvec.generations().spaces().join(space.mm());
         space
     }
 
-    /// The text of `lru_gen`, or of `lru_gen_full`.
+    /// Returns the text of `lru_gen`, or of `lru_gen_full`.
     pub fn text(&self, frames: &Frames, full: bool) -> String {
         lru_gen::text(&self.cx(frames), &self.lruvec, Some("/"), 0, full)
     }
 
-    /// Which parts are in use, as `enabled` has them.
+    /// Returns which parts of the LRU are in use, as the file `enabled` shows them.
     pub fn enabled(&self) -> Enabled {
         let bit = |on: bool, bit| if on { bit } else { 0 };
         Enabled(
@@ -162,7 +164,7 @@ impl Order {
         )
     }
 
-    /// Has other parts in use from now on.
+    /// Enables other parts of the LRU.
     pub fn enable(&mut self, frames: &Frames, enabled: Enabled) {
         let has = |bit| enabled.0 & bit != 0;
         self.tun.mglru.walk = has(Enabled::WALK);
@@ -171,7 +173,7 @@ impl Order {
         self.lruvec.switch(&self.cx(frames), self.tun.lru);
     }
 
-    /// Carries out a command of `lru_gen`, once: evicting takes 64 pages at most.
+    /// Carries out a command of `lru_gen`, once. An eviction takes 64 pages at most.
     pub fn command(
         &self,
         frames: &Frames,
@@ -194,8 +196,8 @@ impl Order {
         Ok(())
     }
 
-    /// Whether the oldest generation began within the last `gen.min_ttl_ms`: what would be evicted is the
-    /// working set of that time.
+    /// Whether the oldest generation began within the last `gen.min_ttl_ms`. Then an eviction would
+    /// take the working set of that time.
     pub fn is_working_set(&self) -> bool {
         let g = self.lruvec.generations();
         let born = g.born_ms(g.evictable_min_seq(SWAPPINESS));
@@ -203,12 +205,12 @@ impl Order {
             && self.now_ms <= born.saturating_add(self.tun.mglru.min_ttl_ms)
     }
 
-    /// What it has counted.
+    /// Returns the counters of the LRU.
     pub fn stat(&self) -> &VmStat {
         &self.stat
     }
 
-    /// The lists agree with their counters.
+    /// Checks that the lists agree with their counters.
     pub fn check(&self, frames: &Frames) {
         self.lruvec.check_invariants(&self.cx(frames));
     }

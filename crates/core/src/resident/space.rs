@@ -1,20 +1,21 @@
-//! One address space: its page table, and the passes over it that are followed.
+//! One address space: its page table, and the streams of misses for readahead.
 //!
-//! The table is the engine's ([`crate::space`]); an entry says what [`Entry`] has. Where the engine is told of accesses by
-//! accessed bits, the space is one of its [`Spaces`], which the LRU's walks and looks around find; else nobody else has
-//! it, and tables that hold nothing any more are let go.
+//! The table is the engine's ([`crate::space`]); each entry holds an [`Entry`]. Where accesses show
+//! as accessed bits, the space is one of the engine's [`Spaces`], so that the LRU's walks and
+//! look-arounds find it. Otherwise the space has no other user, and empty tables are freed.
 //!
-//! * SPACE-1: no table of an unshared space stays empty once a range that covers all it held was taken out.
+//! * SPACE-1: no table of an unshared space stays empty after a range that covers all its entries
+//!   was taken out.
 
 use super::entry::Entry;
 use super::frames::MEMCG;
 use crate::readahead::{Streams, Window};
-use crate::space::{self, Area, Backing, Place, Pte, Spaces, TABLE_ENTRIES};
+use crate::space::{self, Area, Backing, Pte, PteRef, Spaces, TABLE_ENTRIES};
 use crate::types::{MmId, Vpn};
 use std::sync::Arc;
 
 const ENTRIES: u64 = TABLE_ENTRIES as u64;
-/// The most pages fetched ahead at once unless a driver says otherwise.
+/// Most pages fetched ahead at once unless a driver sets another limit.
 const WINDOW_MAX: u32 = 64;
 
 /// The pages of one address space.
@@ -26,13 +27,14 @@ pub struct Space {
 }
 
 impl Space {
-    /// An empty address space.
+    /// Creates an empty address space.
     #[must_use]
     pub fn new(mm: MmId) -> Self {
         Self::of(Arc::new(space::Space::new(mm, MEMCG)), false)
     }
 
-    /// One whose accesses are seen in its page table, anonymous memory from page 0 to `end`.
+    /// Creates an address space whose accesses show in its page table. It has anonymous memory from
+    /// page 0 to `end`.
     pub(super) fn watched(spaces: &Spaces, end: Vpn) -> Self {
         let pages = spaces.create(MEMCG);
         pages.add_area(Area::new(Vpn(0), end, Backing::Anon));
@@ -43,48 +45,49 @@ impl Space {
         Self { pages, streams: Streams::new(WINDOW_MAX), watched }
     }
 
-    /// Whether accesses are seen in its page table.
+    /// Whether accesses show in the page table.
     pub(super) fn is_watched(&self) -> bool {
         self.watched
     }
 
-    /// Fetches at most `pages` ahead at once.
+    /// Sets the most pages to fetch ahead at once.
     pub fn set_window(&mut self, pages: u32) {
         self.streams = Streams::new(pages);
     }
 
-    /// A thread needs the page at `vpn`, which is not there: what else to fetch.
+    /// Records a miss on the page at `vpn`. Returns the pages to fetch beside it.
     pub fn miss(&mut self, vpn: Vpn) -> Window {
         self.streams.miss(vpn)
     }
 
-    /// The first page of the window of a miss that was not fetched.
+    /// Records that the window beside `miss` was fetched only up to the page before `left`.
     pub fn cut(&mut self, miss: Vpn, window: Window, left: Vpn) {
         self.streams.cut(miss, window, left);
     }
 
-    /// The page at `vpn` is used where it is: sets its accessed bit. False if it is not there.
+    /// Records an access to the page at `vpn`: sets its accessed bit. Returns false if the page is
+    /// not mapped.
     pub fn touch(&self, vpn: Vpn) -> bool {
-        let here = |place: &Place| place.get().all(Pte::PRESENT | Pte::MAPPED);
+        let here = |place: &PteRef| place.get().all(Pte::PRESENT | Pte::MAPPED);
         let found = self.pages.tree().find(vpn).filter(here);
-        // Its program runs, or walks would pass it by.
+        // Mark that the program of this space runs, because walks skip spaces that did not run.
         self.pages.note_scheduled();
         found.inspect(|place| place.touch(place.get(), Pte::ACCESSED)).is_some()
     }
 
-    /// Whose it is.
+    /// Returns the number of this address space.
     #[must_use]
     pub fn mm(&self) -> MmId {
         self.pages.id()
     }
 
-    /// What is known of `vpn`.
+    /// Returns the entry of `vpn`.
     #[must_use]
     pub fn get(&self, vpn: Vpn) -> Entry {
         self.pages.tree().find(vpn).map_or(Entry::None, |place| Entry::unpack(place.get()))
     }
 
-    /// Replaces what is known of `vpn`.
+    /// Replaces the entry of `vpn`.
     pub fn set(&mut self, vpn: Vpn, entry: Entry) {
         let tree = self.pages.tree();
         let place = if entry == Entry::None { tree.find(vpn) } else { Some(tree.place(vpn)) };
@@ -93,7 +96,8 @@ impl Space {
         }
     }
 
-    /// The range of the first entries that say something: some `pages`, and no more than that and a table.
+    /// Returns the address range of the first entries in use: at least `pages` of them if there are
+    /// as many, and less than a table more.
     #[must_use]
     pub fn front(&self, pages: u64) -> Option<(Vpn, Vpn)> {
         let mut range = None;
@@ -112,7 +116,7 @@ impl Space {
         range
     }
 
-    /// Takes every entry of `[start, end)` out, in address order.
+    /// Removes every entry of `[start, end)`, in address order, and passes it to `taken`.
     pub fn take_range(&mut self, start: Vpn, end: Vpn, mut taken: impl FnMut(Vpn, Entry)) {
         if start >= end {
             return;
@@ -141,8 +145,8 @@ impl Space {
         }
     }
 
-    /// Visits up to `max` entries that say something, from `start` on, in address order. Returns where the next is to
-    /// be looked for; None if there is none.
+    /// Visits up to `max` entries in use, from `start` on, in address order. Returns the page of
+    /// the next entry; None if there is none.
     pub fn visit(&self, start: Vpn, max: u64, mut visit: impl FnMut(Vpn, Entry)) -> Option<Vpn> {
         let mut left = max;
         for (vpn, pte) in self.entries(start) {
@@ -155,7 +159,7 @@ impl Space {
         None
     }
 
-    /// Visits every entry that says something, in address order.
+    /// Visits every entry in use, in address order.
     pub fn for_each(&self, mut visit: impl FnMut(Vpn, Entry)) {
         self.entries(Vpn(0)).for_each(|(vpn, pte)| visit(vpn, Entry::unpack(pte)));
     }
@@ -178,7 +182,7 @@ mod tests {
     fn tables_that_hold_nothing_any_more_are_let_go() {
         let mut space = Space::new(MmId(1));
         for vpn in [3, 600, 601, 5000] {
-            space.set(Vpn(vpn), Entry::Cool(Pfn(vpn as u32)));
+            space.set(Vpn(vpn), Entry::Standby(Pfn(vpn as u32)));
         }
         let tables = |space: &Space| space.pages.tree().tables(Vpn(0)).count();
         assert_eq!((tables(&space), space.front(2)), (3, Some((Vpn(0), Vpn(1024)))));

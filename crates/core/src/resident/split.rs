@@ -1,63 +1,67 @@
-//! Where memory ends and compressed memory begins.
+//! The split of the budget between plain memory and compressed memory.
 //!
-//! The pages of a budget are in memory as they are, compressed, or in a file. Compressed memory holds several pages in
-//! the room of one, each of which costs a fault that one in memory does not; the page in a file costs many times that.
-//! Room is where it should be when one page of it saves as much time on either side:
+//! A page of a budget is plain in memory, compressed, or in a file. Compressed memory holds several
+//! pages in the room of one. An access to a compressed page costs a fault, and an access to a page
+//! in the file costs many times that. The split is right when one page of room saves as much time
+//! on either side:
 //!
-//! * given to memory, it saves the faults on the pages that were compressed last;
-//! * given to compressed memory, it saves the difference between file and memory for the pages that left it last, several
-//!   for each page of room.
+//! * A page of room for plain memory saves the faults on the pages that were compressed last.
+//! * A page of room for compressed memory holds several of the pages that left it last. For each it
+//!   saves the difference in cost between the file and compressed memory.
 //!
-//! How often both kinds are asked for is counted at the edges ([`Edges`]). Close to even nothing is moved, and never much at
-//! once: what is counted says nothing of what lies far from the edges. Looks that agree with the ones before move more
-//! and more: a program whose working set is larger than memory had ended before the split was where it should be.
+//! The loads at the two edges are counted ([`Edges`]). If both sides are worth about the same, the
+//! split stays. A move is never large, because the counts say nothing about pages far from the
+//! edges. Consecutive looks that agree move more and more. With small steps alone, a program whose
+//! working set exceeds memory would end before the split is right.
 //!
-//! * SPLIT-1: compressed memory stays between a 32nd of the budget and the most that was allowed.
-//! * SPLIT-2: where memory is short and nothing else can leave, compressed memory gives way, step by step. What it gave it has
-//!   back slowly: what cannot leave may stay, and each time that too little is left threads wait.
+//! * SPLIT-1: compressed memory stays between a 32nd of the budget and the most that the settings
+//!   allow.
+//! * SPLIT-2: where memory is short and no other page can leave, compressed memory gives way, step
+//!   by step. It regains that room slowly. Pages that cannot leave may stay, and each time too
+//!   little is left threads wait.
 
-/// What was asked for at the edges since the last look.
+/// Loads at the two edges since the last look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Edges {
     /// Loads of the pages that were compressed last.
     pub near: u64,
     /// Loads of as many pages that left compressed memory last.
     pub far: u64,
-    /// Pages in a page of compressed memory, in thousandths.
+    /// Pages that a page of compressed memory holds, in thousandths.
     pub ratio_permille: u64,
-    /// What a load from compressed memory costs, and one from a file, in any unit.
+    /// Cost of a load from compressed memory, in any unit.
     pub near_cost: u64,
-    /// See `near_cost`.
+    /// Cost of a load from a file, in the unit of `near_cost`.
     pub far_cost: u64,
 }
 
-/// Fewer loads than that say nothing.
+/// Fewest loads that allow a decision.
 const LOADS_MIN: u64 = 64;
-/// One side must save more by this factor, in percent.
+/// Percentage of the other side's saving that a side must save to gain room.
 const CLEAR_PERCENT: u64 = 150;
-/// What is moved at once, and the least compressed memory, as shares of the budget.
+/// One step, as a share of the budget (1/128). [`LEAST_SHARE`] is the least compressed memory.
 const STEP_SHARE: u64 = 128;
-/// Looks in a row that agree move up to so many times as much.
+/// Most steps moved by one look, after consecutive looks that agree.
 const STEPS_MAX: u64 = 4;
 const LEAST_SHARE: u64 = 32;
-/// SPLIT-2: so many looks until one step of what was given may be had again.
+/// Looks after which compressed memory may regain one step of the room it gave (SPLIT-2).
 const REGAINED_IN: u64 = 32;
 
-/// The share of compressed memory in a budget.
+/// The split of a budget, as a limit of compressed memory.
 #[derive(Clone, Debug)]
 pub struct Split {
     budget: u64,
     allowed: u64,
-    /// SPLIT-2: less than was allowed where some was given.
+    /// Most bytes of compressed memory now: less than `allowed` after it gave way (SPLIT-2).
     most: u64,
     limit: u64,
     seen: Edges,
-    /// Which way the last look moved it, and by how many steps.
+    /// Side that the last look moved room to; `steps` is by how many steps.
     towards: Option<Side>,
     steps: u64,
 }
 
-/// Whose room it is to be.
+/// The side that gets room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     Memory,
@@ -65,14 +69,16 @@ enum Side {
 }
 
 impl Split {
-    /// Of `budget` bytes compressed memory may have `most`, and has it for a start.
+    /// Creates a split of `budget` bytes. Compressed memory may have `most` bytes, and starts with
+    /// that.
     #[must_use]
     pub fn new(budget: u64, most: u64) -> Self {
         let seen = Edges::default();
         Self { budget, allowed: most, most, limit: most, seen, towards: None, steps: 0 }
     }
 
-    /// What was seen since the last call. The new limit of compressed memory in bytes, if it changes.
+    /// Adds the loads since the last call. Returns the new limit of compressed memory in bytes, if
+    /// it changes.
     pub fn look(&mut self, edges: Edges) -> Option<u64> {
         self.seen =
             Edges { near: self.seen.near + edges.near, far: self.seen.far + edges.far, ..edges };
@@ -103,8 +109,8 @@ impl Split {
         self.set(limit)
     }
 
-    /// Nothing else can leave memory, and compressed memory takes `used` bytes. Its new limit in bytes, unless it takes no
-    /// more than its least (SPLIT-2).
+    /// Takes room from compressed memory, which uses `used` bytes, because no other page can leave
+    /// memory. Returns its new limit in bytes. None if it uses no more than its least (SPLIT-2).
     pub fn give_way(&mut self, used: u64) -> Option<u64> {
         if used <= self.least() {
             return None;
@@ -118,7 +124,7 @@ impl Split {
         self.limit.saturating_sub(bytes).max(self.least())
     }
 
-    /// SPLIT-1.
+    /// Returns the least bytes of compressed memory (SPLIT-1).
     fn least(&self) -> u64 {
         (self.budget / LEAST_SHARE).min(self.allowed)
     }
@@ -149,7 +155,8 @@ mod tests {
         assert_eq!(back.take(200).flatten().last(), Some(1 << 19), "SPLIT-1");
     }
 
-    /// It took three seconds of a program of five.
+    /// Shows that agreeing looks speed the move up. With single steps it takes three seconds of a
+    /// program that runs for five.
     #[test]
     fn looks_that_agree_move_more_and_others_begin_anew() {
         let step = (1 << 20) / 128;
@@ -167,7 +174,8 @@ mod tests {
         assert_eq!([far, far].map(&mut moved), [1, 2]);
     }
 
-    /// A run whose shared memory took half of its limit was killed, beside a file with room.
+    /// Shows that compressed memory makes room before a run is out of memory. Otherwise a run whose
+    /// shared memory took half of its limit would be killed, although a file had room.
     #[test]
     fn compressed_memory_gives_way_and_regains_slowly() {
         let (step, least) = ((1 << 20) / 128, (1 << 20) / 32);
@@ -187,7 +195,7 @@ mod tests {
     #[test]
     fn nothing_moves_where_both_are_worth_the_same_or_little_is_known() {
         let mut split = Split::new(1 << 20, 1 << 19);
-        // 2000 each.
+        // Both sides are worth 2000.
         assert_eq!(split.look(Edges { near: 1000, far: 50, ..EDGES }), None);
         assert_eq!(split.look(Edges { near: 30, ..EDGES }), None);
         assert_eq!(split.look(Edges { near: 30, ..EDGES }), None);

@@ -20,17 +20,17 @@ fn oldest_leave_first_and_a_rescued_page_stays() {
     let pages: Vec<u64> = victims.iter().map(|&pfn| set.frame(pfn).vpn.0).collect();
     assert_eq!(pages, [0, 1, 2, 3]);
     for (place, &pfn) in victims.iter().enumerate() {
-        set.cool(&mut space, pfn, place as u32);
+        set.deactivate(&mut space, pfn, place as u32);
     }
-    assert_eq!(set.rescue(&mut space, victims[0]), 0);
+    assert_eq!(set.reactivate(&mut space, victims[0]), 0);
     let mut next = Vec::new();
     set.isolate_hard(4, &mut next);
     let pages: Vec<u64> = next.iter().map(|&pfn| set.frame(pfn).vpn.0).collect();
-    assert_eq!(pages, [4, 5, 6, 7], "the rescued page is the youngest");
+    assert_eq!(pages, [4, 5, 6, 7], "the reactivated page is the youngest");
     set.check_invariants(&[&space], &[]);
 }
 
-/// A harvest is a walk over page tables made by somebody else: what it finds stays, without a rescue.
+/// Shows that a page stays without a reactivation if a walk by the driver found it accessed.
 #[test]
 fn a_page_found_accessed_where_it_lies_outlives_those_beside_it() {
     let mut set = Resident::new(1000, 1000);
@@ -45,12 +45,13 @@ fn a_page_found_accessed_where_it_lies_outlives_those_beside_it() {
     let mut victims = Vec::new();
     set.isolate_hard(8, &mut victims);
     assert!(victims.contains(&beside) && !victims.contains(&used), "{victims:?}");
-    // What is on its way out is left alone by a harvest.
+    // A walk's report leaves isolated pages alone.
     set.accessed(&victims);
     set.check_invariants(&[&space], &[]);
 }
 
-/// kswapd asked for one page more and was given two: 65 do not fit a batch.
+/// Shows that an isolation never returns more pages than requested. kswapd would get 65 for a batch
+/// of 64.
 #[test]
 fn never_more_are_isolated_than_asked_for() {
     let mut set = Resident::new(1000, 1000);
@@ -75,10 +76,10 @@ fn a_page_that_comes_back_soon_outlives_those_that_are_new() {
         let mut victims = Vec::new();
         set.isolate_hard(count, &mut victims);
         for &pfn in &victims {
-            set.cool(space, pfn, 0);
+            set.deactivate(space, pfn, 0);
         }
         victims.clear();
-        set.coolest(count, &mut victims);
+        set.oldest_standby(count, &mut victims);
         for &pfn in &victims {
             let slot = set.frame(pfn).slot().unwrap_or_else(|| set.take_slot().unwrap());
             set.evict(space, pfn, slot);
@@ -124,13 +125,13 @@ fn commands_age_and_isolate_and_say_what_is_wrong() {
     assert!(victims.is_empty());
     run(&mut set, "- 1 0 4 201 1000", &mut victims).unwrap();
     assert!(!victims.is_empty() && victims.len() <= 64);
-    assert_eq!(set.count(Place::Isolated), victims.len() as u64);
+    assert_eq!(set.count(FrameState::Isolated), victims.len() as u64);
     set.check_invariants(&[&space], &[]);
 }
 
 #[test]
 fn thrashing_is_when_the_oldest_generation_is_younger_than_asked_for() {
-    let mut tunables = Tunables::cooling();
+    let mut tunables = Tunables::standby();
     tunables.mglru.min_ttl_ms = 1000;
     let mut set = Resident::with(1000, 1000, 1000, tunables);
     touch_fresh(&mut set, &mut Space::new(MmId(1)), 500);
@@ -157,8 +158,8 @@ fn the_lists_can_be_changed_while_they_are_in_use() {
         let mut more = Vec::new();
         set.isolate_hard(64, &mut more);
         assert_eq!(more.len(), 64);
-        set.cool(&mut space, more[0], 0);
-        set.rescue(&mut space, more[0]);
+        set.deactivate(&mut space, more[0], 0);
+        set.reactivate(&mut space, more[0]);
         more[1..].iter().for_each(|&pfn| set.put_back(pfn));
         set.check_invariants(&[&space], &[]);
     }
@@ -166,7 +167,7 @@ fn the_lists_can_be_changed_while_they_are_in_use() {
     set.check_invariants(&[&space], &[]);
 }
 
-/// A fork, so many pages at a time.
+/// Forks `parent`, `max` pages at a time.
 fn fork(set: &mut Resident, parent: &Space, mm: MmId, max: u64) -> Space {
     let mut child = Space::new(mm);
     let mut next = Some(Vpn(0));
@@ -207,7 +208,7 @@ fn a_forked_child_shares_slots_until_both_are_gone() {
     let pfn = set.map(&mut parent, Vpn(9), Arrival::Fresh, None);
     let mut victims = Vec::new();
     set.isolate_hard(1, &mut victims);
-    set.cool(&mut parent, pfn, 3);
+    set.deactivate(&mut parent, pfn, 3);
     let slot = set.take_slot().unwrap();
     assert_eq!(set.evict(&mut parent, pfn, slot), 3);
     let mut child = fork(&mut set, &parent, MmId(2), 1);
@@ -222,7 +223,7 @@ fn a_forked_child_shares_slots_until_both_are_gone() {
 #[derive(Clone, Debug)]
 enum Step {
     Touch { space: u8, page: u8 },
-    Cool { count: u8 },
+    Standby { count: u8 },
     Evict { count: u8 },
     Forget { space: u8, page: u8, len: u8 },
     Remap { space: u8, from: u8, to: u8, len: u8 },
@@ -235,7 +236,7 @@ fn step() -> impl Strategy<Value = Step> {
     let space = 0u8..3;
     prop_oneof![
         8 => (space.clone(), any::<u8>()).prop_map(|(space, page)| Step::Touch { space, page }),
-        4 => (0u8..20).prop_map(|count| Step::Cool { count }),
+        4 => (0u8..20).prop_map(|count| Step::Standby { count }),
         4 => (0u8..20).prop_map(|count| Step::Evict { count }),
         2 => (space.clone(), any::<u8>(), 0u8..40)
             .prop_map(|(space, page, len)| Step::Forget { space, page, len }),
@@ -247,7 +248,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What each page of each space holds, as a plain map; the store as another.
+/// A model of the expected content: a map for each space, one for memory and one for the store.
 #[derive(Default)]
 struct Model {
     truth: [HashMap<u64, u64>; 3],
@@ -256,7 +257,7 @@ struct Model {
     clock: u64,
 }
 
-/// Both spaces lie far apart from page 200 on, so that tables come and go.
+/// Pages above 200 lie far from the others in each space, so that tables come and go.
 fn vpn(page: u8) -> Vpn {
     Vpn(if page > 200 { (1 << (40 - PAGE_SHIFT)) + u64::from(page) } else { u64::from(page) * 7 })
 }
@@ -276,8 +277,8 @@ impl World {
                 0
             }
             Entry::Resident(pfn) => self.model.memory[&pfn.0],
-            Entry::Cool(pfn) => {
-                self.set.rescue(&mut self.spaces[space], pfn);
+            Entry::Standby(pfn) => {
+                self.set.reactivate(&mut self.spaces[space], pfn);
                 self.model.memory[&pfn.0]
             }
             Entry::Stored { slot, .. } => {
@@ -299,19 +300,19 @@ impl World {
         self.model.truth[space].insert(vpn.0, written);
     }
 
-    fn cool(&mut self, count: usize) {
+    fn deactivate(&mut self, count: usize) {
         let mut victims = Vec::new();
         self.set.isolate_hard(count, &mut victims);
         for pfn in victims {
             let owner = self.set.frame(pfn).mm.0 as usize;
-            self.set.cool(&mut self.spaces[owner], pfn, pfn.0);
+            self.set.deactivate(&mut self.spaces[owner], pfn, pfn.0);
         }
     }
 
     fn evict(&mut self, count: usize) {
-        let mut coolest = Vec::new();
-        self.set.coolest(count, &mut coolest);
-        for pfn in coolest {
+        let mut oldest_standby = Vec::new();
+        self.set.oldest_standby(count, &mut oldest_standby);
+        for pfn in oldest_standby {
             let owner = self.set.frame(pfn).mm.0 as usize;
             let value = self.model.memory[&pfn.0];
             let slot = self.set.take_slot().unwrap();
@@ -328,7 +329,7 @@ impl World {
         let mut dropped = Dropped::default();
         match step {
             Step::Touch { space, page } => self.touch(space as usize, vpn(page)),
-            Step::Cool { count } => self.cool(count as usize),
+            Step::Standby { count } => self.deactivate(count as usize),
             Step::Evict { count } => self.evict(count as usize),
             Step::Forget { space, page, len } => {
                 let (start, end) = (vpn(page), Vpn(vpn(page).0 + u64::from(len)));
@@ -358,8 +359,8 @@ impl World {
                 let child = fork(&mut self.set, &self.spaces[from], MmId(to as u32), 3);
                 self.spaces[from].for_each(|vpn, entry| {
                     if let (
-                        Entry::Resident(a) | Entry::Cool(a),
-                        Entry::Resident(b) | Entry::Cool(b),
+                        Entry::Resident(a) | Entry::Standby(a),
+                        Entry::Resident(b) | Entry::Standby(b),
                     ) = (entry, child.get(vpn))
                     {
                         let value = self.model.memory[&a.0];
@@ -374,10 +375,10 @@ impl World {
                 let mut victims = Vec::new();
                 self.set.isolate_hard(3, &mut victims);
                 for pfn in victims {
-                    self.set.park(pfn);
+                    self.set.make_unevictable(pfn);
                 }
             }
-            Step::Unpark => self.set.unpark(2),
+            Step::Unpark => self.set.retry_unevictable(2),
         }
         for slot in dropped.slots {
             self.model.store.remove(&slot.0);
@@ -390,8 +391,8 @@ impl World {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
-    /// Whatever the order of touches, cooling, eviction, unmapping, remapping and forks: every page
-    /// reads what was last written to it, and every count adds up.
+    /// Shows that every page reads the last value written, and that every count adds up. Any order
+    /// of accesses, standby, eviction, unmapping, remapping and forks must keep this.
     #[test]
     fn every_page_reads_what_was_written(steps in prop::collection::vec(step(), 1..200)) {
         let mut world = World {

@@ -1,14 +1,15 @@
-//! The budget: how many pages there may be, how many there are, when to reclaim.
+//! The budget: how many pages are allowed, how many are used, and when to reclaim.
 //!
-//! Watermarks and their test are the frame allocator's. What is free is not its count of free frames
-//! but what was measured: pages come and go behind our back, the store holds some, relatives share
-//! some, and some may be lent.
+//! The watermarks and their test are the frame allocator's. The number of free pages is measured
+//! instead of counted by the allocator. Pages come and go without the pager's doing, the store
+//! holds some, a fork group shares some, and the limit may be overcommitted.
 //!
-//! * ZONE-1: what is used is what is in memory and what is promised. A page is promised by a [`Charge`], which ends
-//!   in one of two ways: its page is in place ([`Zone::place`]), or is not needed after all
-//!   ([`Zone::give_back`]). So what is promised is exact at any time: the sum of the charges there are.
-//! * ZONE-2: what is in memory is as last measured, and as it is known to have changed since. What is measured says
-//!   nothing of promises.
+//! * ZONE-1: the pages used are those in memory plus those promised. A [`Charge`] promises pages
+//!   and ends in one of two ways. Its pages are placed in memory ([`Zone::place`]), or given back
+//!   unused ([`Zone::give_back`]). So the pages promised are exact at any time: the sum of all
+//!   charges.
+//! * ZONE-2: the pages in memory are the last measurement plus the known changes since. A
+//!   measurement says nothing about promises.
 
 use crate::frame::watermark::{Marks, ZoneView, watermark_ok};
 use crate::frame::{AllocFlags, Order};
@@ -16,36 +17,38 @@ use crate::memcg::high_penalty_us;
 use crate::reclaim::Node;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Pages of charges that were dropped, of all budgets there are.
+/// Pages of dropped charges, of all budgets.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Pages that are promised for ever because their charges were dropped: 0, or a driver has a fault.
+/// Returns the pages that stay promised for ever because their charges were dropped. It is 0 unless
+/// a driver has a bug.
 #[must_use]
 pub fn lost_pages() -> u64 {
     LOST.load(Relaxed)
 }
 
-/// Pages of the budget that are promised and not in place yet. There is no other way to put a page in place, and
-/// none to keep one: a charge that is dropped is a fault of the driver, and counted ([`lost_pages`]).
+/// Pages of the budget that are promised and not in memory yet. No page can be placed in memory
+/// without a charge. A charge that is dropped is a bug of the driver, and is counted
+/// ([`lost_pages`]).
 #[must_use = "a charge ends by being placed or given back"]
 #[derive(Debug, Default)]
 pub struct Charge(u64);
 
 impl Charge {
-    /// How many pages.
+    /// Returns the number of pages.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.0
     }
 
-    /// Takes `pages` of them off, at most all.
+    /// Splits `pages` pages off, at most all.
     pub fn split(&mut self, pages: u64) -> Self {
         let taken = pages.min(self.0);
         self.0 -= taken;
         Self(taken)
     }
 
-    /// Both in one.
+    /// Joins two charges to one.
     pub fn and(mut self, mut other: Self) -> Self {
         self.0 += std::mem::take(&mut other.0);
         self
@@ -61,172 +64,183 @@ impl Drop for Charge {
     }
 }
 
-/// The budget.
+/// The budget of a resident set, in pages.
 #[derive(Debug)]
 pub struct Zone {
     limit: u64,
-    /// Where reclaim aims: the limit, or less.
+    /// Pages at which reclaim aims: the limit, or less.
     high: u64,
-    /// Pages lent beyond the limit.
-    lent: u64,
-    /// In memory (ZONE-2).
-    held: u64,
-    /// In charges (ZONE-1).
+    /// Pages by which the limit is overcommitted.
+    overcommit: u64,
+    /// Pages in memory (ZONE-2).
+    resident: u64,
+    /// Pages in charges (ZONE-1).
     promised: u64,
-    /// Left memory and were not held.
-    unheld: u64,
+    /// Pages that left memory when the count of pages in memory was 0 already.
+    uncounted: u64,
     marks: Marks,
 }
 
 impl Zone {
-    /// A budget of `limit` pages with the watermarks of its zone, with reclaim aiming at `high` pages,
-    /// at most the limit. Between the two whoever takes pages is slowed down ([`Zone::penalty_us`]).
+    /// Creates a budget of `limit` pages with the watermarks of its zone. Reclaim aims at `high`
+    /// pages, at most the limit. Between the two, a thread that takes pages is slowed down
+    /// ([`Zone::penalty_us`]).
     #[must_use]
     pub(super) fn new(limit: u64, high: u64, marks: Marks) -> Self {
-        Self { limit, high: high.min(limit), lent: 0, held: 0, promised: 0, unheld: 0, marks }
+        Self {
+            limit,
+            high: high.min(limit),
+            overcommit: 0,
+            resident: 0,
+            promised: 0,
+            uncounted: 0,
+            marks,
+        }
     }
 
-    /// Another budget from here on. What is in use may be more than it.
+    /// Changes the budget. More pages than the new limit may be in use.
     pub(super) fn resize(&mut self, limit: u64, high: u64, marks: Marks) {
         (self.limit, self.high, self.marks) = (limit, high.min(limit), marks);
     }
 
-    /// The budget, in pages.
+    /// Returns the budget, in pages.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Pages lent beyond the limit, until they are given back.
+    /// Returns the pages by which the limit is overcommitted.
     #[must_use]
-    pub fn lent(&self) -> u64 {
-        self.lent
+    pub fn overcommit(&self) -> u64 {
+        self.overcommit
     }
 
-    /// The limit and what is lent beyond it.
+    /// Returns the limit plus the overcommit.
     #[must_use]
     pub fn ceiling(&self) -> u64 {
-        self.limit + self.lent
+        self.limit + self.overcommit
     }
 
-    /// Pages in memory and promised.
+    /// Returns the pages in memory plus those promised.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.held + self.promised
+        self.resident + self.promised
     }
 
-    /// Pages promised and not in place yet.
+    /// Returns the pages promised and not in memory yet.
     #[must_use]
     pub fn promised(&self) -> u64 {
         self.promised
     }
 
-    /// Min, low and high: of how few free pages who may take the next, and between which kswapd works.
+    /// Returns the watermarks, in free pages. min is the reserve; kswapd works from below low until
+    /// above high.
     #[must_use]
     pub fn watermarks(&self) -> Marks {
         self.marks
     }
 
-    /// Pages left.
+    /// Returns the pages that are free.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.ceiling().saturating_sub(self.used())
     }
 
-    /// Lends `pages` beyond the limit, instead of what was lent before: few, and only as long as what
-    /// is used is held by somebody who cannot give it back just now.
-    pub fn lend(&mut self, pages: u64) {
-        self.lent = pages;
+    /// Sets the overcommit to `pages` beyond the limit. It should be small, and last only while the
+    /// pages in use belong to a thread that cannot free them just now.
+    pub fn set_overcommit(&mut self, pages: u64) {
+        self.overcommit = pages;
     }
 
-    /// Promises `pages` if that leaves at least `mark` free.
+    /// Charges `pages` if that leaves at least `mark` pages free.
     pub fn try_charge(&mut self, pages: u64, mark: u64) -> Option<Charge> {
         (self.free() >= pages + mark).then(|| self.charge(pages))
     }
 
-    /// Promises `pages` whatever is left.
+    /// Charges `pages`, however many are free.
     pub fn charge(&mut self, pages: u64) -> Charge {
         self.promised += pages;
         Charge(pages)
     }
 
-    /// Promises up to `pages`, as many as leave the reserve untouched.
+    /// Charges up to `pages`, as many as leave the reserve untouched.
     pub fn charge_spare(&mut self, pages: u64) -> Charge {
         let spare = self.free().saturating_sub(self.marks.min);
         self.charge(pages.min(spare))
     }
 
-    /// The pages of a charge are in memory now.
+    /// Ends a charge: its pages are in memory now.
     pub fn place(&mut self, charge: Charge) {
-        self.held += self.end(charge);
+        self.resident += self.end(charge);
     }
 
-    /// The pages of a charge are not needed.
+    /// Ends a charge whose pages are not needed.
     pub fn give_back(&mut self, charge: Charge) {
         self.end(charge);
     }
 
-    /// A charge is one of this zone's: what is promised covers it.
+    /// Ends a charge. It belongs to this zone, so the promised pages include it.
     fn end(&mut self, mut charge: Charge) -> u64 {
         let pages = std::mem::take(&mut charge.0);
         self.promised -= pages;
         pages
     }
 
-    /// So many pages came into memory by somebody else's doing.
+    /// Counts pages that came into memory without the driver's doing.
     pub fn found(&mut self, pages: u64) {
-        self.held += pages;
+        self.resident += pages;
     }
 
-    /// So many pages left memory. A measurement may have seen them leave before: nothing is held then.
+    /// Counts pages that left memory. If a measurement has already counted them out, the excess
+    /// counts as uncounted.
     pub fn gone(&mut self, pages: u64) {
-        self.unheld += pages.saturating_sub(self.held);
-        self.held = self.held.saturating_sub(pages);
+        self.uncounted += pages.saturating_sub(self.resident);
+        self.resident = self.resident.saturating_sub(pages);
     }
 
-    /// Pages in memory.
+    /// Returns the pages in memory.
     #[must_use]
-    pub fn held(&self) -> u64 {
-        self.held
+    pub fn resident(&self) -> u64 {
+        self.resident
     }
 
-    /// Pages that left memory when none were held any more, in all.
+    /// Returns the total of pages that left memory when the count was 0 already.
     #[must_use]
-    pub fn unheld(&self) -> u64 {
-        self.unheld
+    pub fn uncounted(&self) -> u64 {
+        self.uncounted
     }
 
-    /// What is in memory, as measured.
-    pub fn measured(&mut self, held: u64) {
-        self.held = held;
+    /// Sets the pages in memory to a measured number.
+    pub fn measured(&mut self, resident: u64) {
+        self.resident = resident;
     }
 
-    /// Whether more than `mark` is free below where reclaim aims.
+    /// Whether more than `mark` pages are free below the number at which reclaim aims.
     fn passes(&self, mark: u64) -> bool {
         let free = self.high as i64 - self.used() as i64;
         watermark_ok(&ZoneView { free, ..ZoneView::default() }, 0, mark, AllocFlags::NONE)
     }
 
-    /// kswapd should be at work.
+    /// Whether kswapd should work.
     #[must_use]
     pub fn is_low(&self) -> bool {
         !self.passes(self.marks.low)
     }
 
-    /// kswapd may rest: strictly more than the high mark is free.
+    /// Whether kswapd may rest: strictly more pages than the high watermark are free.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.passes(self.marks.high)
     }
 
-    /// Where reclaim aims.
+    /// Returns the number of pages at which reclaim aims.
     #[must_use]
     pub fn high(&self) -> u64 {
         self.high
     }
 
-    /// How long whoever took one page must pause for it, in microseconds: as for `memory.high`, a second at most. Nobody
-    /// does where reclaim aims at the limit itself.
+    /// Returns how long a thread must pause after it took one page, in microseconds. The rule is
+    /// that of `memory.high`, a second at most. It is 0 where reclaim aims at the limit itself.
     #[must_use]
     pub fn penalty_us(&self) -> u64 {
         if self.high == self.limit {
@@ -296,12 +310,12 @@ mod tests {
         assert_eq!(zone.penalty_us(), 1_000_000, "twice as much and more: a second");
         let mut lender = budget(100, 100);
         lender.found(100);
-        lender.lend(2);
-        assert_eq!((lender.limit(), lender.ceiling(), lender.lent()), (100, 102, 2));
+        lender.set_overcommit(2);
+        assert_eq!((lender.limit(), lender.ceiling(), lender.overcommit()), (100, 102, 2));
         let charge = lender.try_charge(1, 0).expect("two were lent");
         assert!(lender.free() == 1 && !lender.is_balanced());
         lender.give_back(charge);
-        lender.lend(0);
+        lender.set_overcommit(0);
         assert_eq!(lender.free(), 0);
         assert_eq!(budget(100, 100).high(), 100);
         assert_eq!(budget(100, 200).high(), 100);
@@ -323,7 +337,7 @@ mod tests {
         assert_eq!(both.pages(), 3);
         zone.give_back(both);
         zone.gone(700);
-        assert_eq!((zone.used(), zone.unheld()), (0, 98), "others saw them leave before");
+        assert_eq!((zone.used(), zone.uncounted()), (0, 98), "others saw them leave before");
     }
 
     #[test]

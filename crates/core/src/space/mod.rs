@@ -1,8 +1,8 @@
-//! Address spaces: areas, page tables, and the way from a folio back to its entries.
+//! Address spaces: areas, page tables, and the reverse map from a folio to its entries.
 //!
-//! Owns which pages belong together (an area), whether touching them says anything about the future
-//! (recency), and for each page the table entry the hardware would have. A page cache is an address
-//! space whose pages are present but not mapped.
+//! An area tells which pages belong together, and whether an access predicts later ones (recency).
+//! For each page the space has the table entry that the hardware would have. A page cache is an
+//! address space whose pages are present but not mapped.
 //!
 //! Lock order: the area list of a space is taken before any lru lock; table entries have no lock.
 
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 pub use rmap::{Mappings, References};
-pub use table::{Directory, Place, Pte, TABLE_ENTRIES, Table, Tree};
+pub use table::{Directory, Pte, PteRef, TABLE_ENTRIES, Table, Tree};
 
 use crate::folio::MemcgId;
 use crate::types::{MmId, Vpn};
 
-/// What backs an area.
+/// Backing of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
     /// Private anonymous memory.
@@ -29,33 +29,33 @@ pub enum Backing {
     File,
 }
 
-/// A run of pages with one nature.
+/// A range of pages with the same properties.
 #[derive(Clone, Debug)]
 pub struct Area {
     /// First page.
     pub start: Vpn,
     /// One past the last page.
     pub end: Vpn,
-    /// What backs it.
+    /// Backing of the area.
     pub backing: Backing,
-    /// Whether a touch says anything about the next one (no sequential or random advice).
+    /// Whether an access predicts the next one (no sequential or random advice).
     pub recency: bool,
-    /// Locked in memory.
+    /// Whether the area is locked in memory.
     pub locked: bool,
-    /// Not to be walked (device memory and the like).
+    /// Whether walks skip the area (device memory and the like).
     pub special: bool,
-    /// Program text.
+    /// Whether the area is program text.
     pub exec: bool,
 }
 
 impl Area {
-    /// An ordinary area.
+    /// Returns an ordinary area.
     #[must_use]
     pub const fn new(start: Vpn, end: Vpn, backing: Backing) -> Self {
         Self { start, end, backing, recency: true, locked: false, special: false, exec: false }
     }
 
-    /// Whether `vpn` lies in it.
+    /// Returns whether `vpn` lies in the area.
     #[must_use]
     pub const fn holds(&self, vpn: Vpn) -> bool {
         self.start.0 <= vpn.0 && vpn.0 < self.end.0
@@ -69,13 +69,13 @@ pub struct Space {
     memcg: MemcgId,
     tree: Tree,
     areas: RwLock<Vec<Area>>,
-    /// One bit a node: ran since aging last looked.
+    /// One bit a node: the program ran there since aging last looked.
     scheduled: AtomicU64,
     dead: AtomicBool,
 }
 
 impl Space {
-    /// One that nobody walks.
+    /// Creates a space that is in no list of spaces, so no walk visits it.
     #[must_use]
     pub(crate) fn new(id: MmId, memcg: MemcgId) -> Self {
         Self {
@@ -88,24 +88,24 @@ impl Space {
         }
     }
 
-    /// Its page tables, for whoever has it to itself.
+    /// Returns the page tables, for an exclusive owner of the space.
     pub(crate) fn tree_mut(&mut self) -> &mut Tree {
         &mut self.tree
     }
 
-    /// Its number.
+    /// Returns the number of the space.
     #[must_use]
     pub fn id(&self) -> MmId {
         self.id
     }
 
-    /// The memcg its pages are charged to.
+    /// Returns the memcg to which the pages of the space are charged.
     #[must_use]
     pub fn memcg(&self) -> MemcgId {
         self.memcg
     }
 
-    /// Its page tables.
+    /// Returns the page tables of the space.
     #[inline]
     #[must_use]
     pub fn tree(&self) -> &Tree {
@@ -127,17 +127,17 @@ impl Space {
         areas.retain(|a| a.start < start || a.start >= end);
     }
 
-    /// The areas, held in place while the guard lives.
+    /// Returns the areas. They do not change while the guard lives.
     pub fn areas(&self) -> RwLockReadGuard<'_, Vec<Area>> {
         self.areas.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The areas unless somebody is changing them.
+    /// Returns the areas, or `None` while another thread changes them.
     pub fn try_areas(&self) -> Option<RwLockReadGuard<'_, Vec<Area>>> {
         self.areas.try_read().ok()
     }
 
-    /// The area of `vpn`.
+    /// Returns the area of `vpn`.
     #[must_use]
     pub fn area_of(&self, vpn: Vpn) -> Option<Area> {
         let areas = self.areas();
@@ -152,19 +152,19 @@ impl Space {
         }
     }
 
-    /// Whether it ran on `node` since the last call.
+    /// Returns whether the program ran on `node` since the last call.
     #[must_use]
     pub fn take_scheduled(&self, node: u32) -> bool {
         let bit = 1 << (node % 64);
         self.scheduled.fetch_and(!bit, Relaxed) & bit != 0
     }
 
-    /// Ends it: walks skip it from now on.
+    /// Ends the space: walks skip it from now on.
     pub fn kill(&self) {
         self.dead.store(true, Relaxed);
     }
 
-    /// Whether it ended.
+    /// Returns whether the space has ended.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Relaxed)
@@ -179,13 +179,13 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    /// None yet.
+    /// Creates an empty list of spaces.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes a space; it counts as scheduled.
+    /// Creates a space; it counts as scheduled.
     pub fn create(&self, memcg: MemcgId) -> Arc<Space> {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         let space = Arc::new(Space::new(MmId(list.len() as u32), memcg));
@@ -193,13 +193,13 @@ impl Spaces {
         space
     }
 
-    /// The space of that number.
+    /// Returns the space with the number `id`.
     #[must_use]
     pub fn get(&self, id: MmId) -> Option<Arc<Space>> {
         self.read().get(id.0 as usize).cloned()
     }
 
-    /// The list itself, for a batch of look-ups under one lock.
+    /// Returns the list itself, for a batch of look-ups under one lock.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Space>>> {
         self.list.read().unwrap_or_else(PoisonError::into_inner)
     }

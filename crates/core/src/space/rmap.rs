@@ -1,7 +1,8 @@
-//! From a folio back to the table entries that map it.
+//! Reverse map: finds the table entries that map a folio.
 //!
-//! The first mapping is in the folio's record; a folio mapped more than once (`SHARED`) has the
-//! others in a side table. Most folios have one, and finding it takes no lock of its own.
+//! The folio's record has the first mapping. The further mappings of a folio mapped more than once
+//! (`SHARED`) are in a side table. Most folios have one mapping, and finding it takes no lock of
+//! its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,16 +17,16 @@ pub struct Mappings {
     extra: Mutex<HashMap<Pfn, Vec<(MmId, Vpn)>>>,
 }
 
-/// What the entries of a folio said.
+/// The state of a folio's entries.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct References {
-    /// Entries found accessed (and cleared).
+    /// Number of entries found accessed (and cleared).
     pub young: u32,
-    /// A locked area maps it.
+    /// Whether a locked area maps the folio.
     pub locked: bool,
-    /// An executable area maps it.
+    /// Whether an executable area maps the folio.
     pub exec: bool,
-    /// Its mappings could not be looked at now.
+    /// Whether the mappings could not be examined now.
     pub busy: bool,
 }
 
@@ -48,7 +49,7 @@ impl Mappings {
         }
     }
 
-    /// The mappings beside the first.
+    /// Returns the mappings beside the first.
     #[must_use]
     pub fn of(&self, pfn: Pfn) -> Vec<(MmId, Vpn)> {
         self.lock().get(&pfn).cloned().unwrap_or_default()
@@ -82,7 +83,8 @@ impl Spaces {
         }
     }
 
-    /// Removes every entry of the folio, leaving `shadow` in each. True if any entry was dirty.
+    /// Removes every entry of the folio, leaving `shadow` in each. Returns true if any entry was
+    /// dirty.
     ///
     /// Entries of a large folio beyond its first page get the shadow too.
     pub fn unmap(&self, folios: &Folios, pfn: Pfn, shadow: u64) -> bool {

@@ -1,21 +1,21 @@
 //! Page tables: 8-byte atomic entries in tables of 512, with an accessed bit for each table.
 //!
-//! Owns the entry encoding and the radix tree above it. Tables are made on first use and live as
-//! long as their address space, so readers take no lock; whoever has the tree to itself may let empty ones go
-//! ([`Tree::prune`]).
+//! Owns the entry encoding and the radix tree above it. Tables are created at first use and live as
+//! long as their address space, so readers take no lock. An exclusive owner of the tree may free
+//! empty ones ([`Tree::prune`]).
 //!
 //! Invariants
-//! * PTE-1: an entry is either present (bit 0, a frame number), or empty (zero), or holds what is to be remembered of the
-//!   page that was here (the shadow of its folio), shifted left by one.
-//! * PTE-2: whoever sets an entry's accessed bit also sees to it that the table's own bit is set, so a
-//!   clear table bit means no entry was touched since the bit was cleared.
+//! * PTE-1: an entry is present (bit 0, a frame number), or empty (zero), or remembers something
+//!   about the page that was here. That is the shadow of the page's folio, shifted left by one.
+//! * PTE-2: a thread that sets an entry's accessed bit also makes sure that the table's own bit is
+//!   set. So a clear table bit means that no entry was accessed since the bit was cleared.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::types::{Pfn, Vpn};
 
-/// Entries in a table.
+/// Number of entries in a table.
 pub const TABLE_ENTRIES: usize = 512;
 const FANOUT_BITS: u32 = 9;
 
@@ -26,52 +26,53 @@ pub struct Pte(pub u64);
 impl Pte {
     /// A frame holds the page.
     pub const PRESENT: u64 = 1;
-    /// Reachable by the program without a fault (a page cache page may be present but not mapped).
+    /// The program reaches the page without a fault (a page cache page may be present but not
+    /// mapped).
     pub const MAPPED: u64 = 1 << 1;
-    /// Touched since the bit was last cleared.
+    /// Accessed since the bit was last cleared.
     pub const ACCESSED: u64 = 1 << 5;
     /// Written since the bit was last cleared.
     pub const DIRTY: u64 = 1 << 6;
     const PFN_SHIFT: u32 = 12;
 
-    /// Present, with `bits`.
+    /// Returns a present entry with `bits`.
     #[must_use]
     pub const fn of_frame(pfn: Pfn, bits: u64) -> Self {
         Self(((pfn.0 as u64) << Self::PFN_SHIFT) | Self::PRESENT | bits)
     }
 
-    /// Not present; remembers `shadow` (63 bits).
+    /// Returns an entry that is not present and remembers `shadow` (63 bits).
     #[must_use]
     pub const fn of_shadow(shadow: u64) -> Self {
         Self(shadow << 1)
     }
 
-    /// Whether a frame holds the page.
+    /// Returns whether a frame holds the page.
     #[must_use]
     pub const fn present(self) -> bool {
         self.0 & Self::PRESENT != 0
     }
 
-    /// Whether all of `bits` are set.
+    /// Returns whether all of `bits` are set.
     #[must_use]
     pub const fn all(self, bits: u64) -> bool {
         self.0 & bits == bits
     }
 
-    /// The frame, if present.
+    /// Returns the frame of a present entry.
     #[must_use]
     pub const fn pfn(self) -> Pfn {
         Pfn((self.0 >> Self::PFN_SHIFT) as u32)
     }
 
-    /// The shadow left by the folio that was here.
+    /// Returns the shadow left by the folio that was here.
     #[must_use]
     pub const fn shadow(self) -> Option<u64> {
         if self.present() || self.0 == 0 { None } else { Some(self.0 >> 1) }
     }
 }
 
-/// 512 entries.
+/// A page table of 512 entries.
 #[derive(Debug)]
 pub struct Table {
     entries: [AtomicU64; TABLE_ENTRIES],
@@ -100,13 +101,13 @@ impl Table {
         Pte(self.entries[i & (TABLE_ENTRIES - 1)].swap(pte.0, Relaxed))
     }
 
-    /// Sets bits; returns the entry before.
+    /// Sets bits; returns the old entry.
     #[inline]
     pub fn or(&self, i: usize, bits: u64) -> Pte {
         Pte(self.entries[i & (TABLE_ENTRIES - 1)].fetch_or(bits, Relaxed))
     }
 
-    /// Clears bits; returns the entry before.
+    /// Clears bits; returns the old entry.
     #[inline]
     pub fn clear(&self, i: usize, bits: u64) -> Pte {
         Pte(self.entries[i & (TABLE_ENTRIES - 1)].fetch_and(!bits, Relaxed))
@@ -128,7 +129,7 @@ impl Directory {
         })
     }
 
-    /// Table `i`, if it was ever used.
+    /// Returns table `i`, if it was ever used.
     #[inline]
     #[must_use]
     pub fn table(&self, i: usize) -> Option<&Table> {
@@ -139,20 +140,20 @@ impl Directory {
         self.tables[i & (TABLE_ENTRIES - 1)].get_or_init(Table::new)
     }
 
-    /// Whether table `i` was touched.
+    /// Returns whether table `i` was accessed.
     #[inline]
     #[must_use]
     pub fn touched(&self, i: usize) -> bool {
         self.accessed[(i / 64) & 7].load(Relaxed) & (1 << (i % 64)) != 0
     }
 
-    /// Marks table `i` touched.
+    /// Marks table `i` accessed.
     #[inline]
     pub fn touch(&self, i: usize) {
         self.accessed[(i / 64) & 7].fetch_or(1 << (i % 64), Relaxed);
     }
 
-    /// Forgets that table `i` was touched.
+    /// Clears the accessed bit of table `i`.
     pub fn untouch(&self, i: usize) {
         self.accessed[(i / 64) & 7].fetch_and(!(1 << (i % 64)), Relaxed);
     }
@@ -163,15 +164,15 @@ struct Upper {
     below: [OnceLock<Box<Directory>>; TABLE_ENTRIES],
 }
 
-/// The tree: 45 bits of page number are more than any machine has.
+/// The tree of page tables: 45 bits of page number are more than any machine has.
 #[derive(Debug)]
 pub struct Tree {
     top: Box<[OnceLock<Box<Upper>>; TABLE_ENTRIES]>,
 }
 
-/// An entry's place: its directory, its table and its index there.
+/// Reference to an entry: its directory, its table and its index in the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct PteRef<'a> {
     /// The directory.
     pub directory: &'a Directory,
     /// The table's index in the directory.
@@ -182,7 +183,7 @@ pub struct Place<'a> {
     pub index: usize,
 }
 
-impl Place<'_> {
+impl PteRef<'_> {
     /// Reads the entry.
     #[inline]
     #[must_use]
@@ -190,7 +191,8 @@ impl Place<'_> {
         self.table.get(self.index)
     }
 
-    /// Sets bits of the entry and the table's own accessed bit, writing only what is not set yet.
+    /// Sets bits of the entry and the table's own accessed bit, writing only if a bit is not set
+    /// yet.
     #[inline]
     pub fn touch(&self, seen: Pte, bits: u64) {
         if !seen.all(bits) {
@@ -203,7 +205,7 @@ impl Place<'_> {
 }
 
 impl Tree {
-    /// An empty tree.
+    /// Creates an empty tree.
     #[must_use]
     pub fn new() -> Self {
         Self { top: Box::new([const { OnceLock::new() }; TABLE_ENTRIES]) }
@@ -214,42 +216,44 @@ impl Tree {
         (part(3), part(2), part(1), part(0))
     }
 
-    /// The directory of a 1 GiB unit, if it was ever used.
+    /// Returns the directory of a 1 GiB unit, if it was ever used.
     #[must_use]
     pub fn directory(&self, gib: u64) -> Option<&Directory> {
         let upper = self.top[(gib >> FANOUT_BITS) as usize & 0x1ff].get()?;
         upper.below[gib as usize & 0x1ff].get().map(|d| &**d)
     }
 
-    /// The entry of `vpn`, if its table was ever used.
+    /// Returns the entry of `vpn`, if its table was ever used.
     #[inline]
     #[must_use]
-    pub fn find(&self, vpn: Vpn) -> Option<Place<'_>> {
+    pub fn find(&self, vpn: Vpn) -> Option<PteRef<'_>> {
         let (a, b, table_index, index) = Self::split(vpn);
         let directory = self.top[a].get()?.below[b].get()?;
         let table = directory.table(table_index)?;
-        Some(Place { directory, table_index, table, index })
+        Some(PteRef { directory, table_index, table, index })
     }
 
-    /// The entry of `vpn`, its table made if need be.
-    pub fn place(&self, vpn: Vpn) -> Place<'_> {
+    /// Returns the entry of `vpn`. Creates its table if need be.
+    pub fn place(&self, vpn: Vpn) -> PteRef<'_> {
         let (a, b, table_index, index) = Self::split(vpn);
         let upper = self.top[a]
             .get_or_init(|| Box::new(Upper { below: [const { OnceLock::new() }; TABLE_ENTRIES] }));
         let directory = upper.below[b].get_or_init(Directory::new);
         let table = directory.table_or_new(table_index);
-        Place { directory, table_index, table, index }
+        PteRef { directory, table_index, table, index }
     }
 }
 
 impl Tree {
-    /// The tables that were ever used, from the one of `from` on, in address order, each with its first page.
+    /// Returns the tables that were ever used, from the one of `from` on, in address order, each
+    /// with its first page.
     pub fn tables(&self, from: Vpn) -> impl Iterator<Item = (Vpn, &Table)> {
         const LOW: u64 = TABLE_ENTRIES as u64 - 1;
         let first = from.0 >> FANOUT_BITS;
         let (top, upper, directory) =
             (first >> (2 * FANOUT_BITS), (first >> FANOUT_BITS) & LOW, first & LOW);
-        // Where to begin below an index that is `at` of what begins at `first`.
+        // First index to visit at a level. It is `at` inside the unit where `from` lies, and 0
+        // elsewhere.
         let begin = move |is_first: bool, at: u64| if is_first { at as usize } else { 0 };
         (top as usize..TABLE_ENTRIES)
             .filter_map(|a| Some((a, self.top[a].get()?)))
@@ -267,7 +271,7 @@ impl Tree {
             })
     }
 
-    /// Lets the table of `vpn` go, and with it what it holds.
+    /// Frees the table of `vpn` with its contents.
     pub fn prune(&mut self, vpn: Vpn) {
         let (a, b, c, _) = Self::split(vpn);
         let directory = self.top[a].get_mut().and_then(|upper| upper.below[b].get_mut());

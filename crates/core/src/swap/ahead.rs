@@ -1,29 +1,30 @@
-//! What is read with an anonymous page that is missing: a window that grows with its hits.
+//! Swap readahead: chooses the pages to read together with a missing anonymous page.
 //!
-//! A hit is the first use of a page that was read ahead. The next window is the hits since the last
-//! one and two more, rounded up to a power of two, no more than the maximum and no less than half of
-//! the last window. Without a hit it is a single page, or two if this fault is beside the last one.
-//! (After the kernel's `__swapin_nr_pages`; the state of an area begins as if there had been four
-//! hits.)
+//! The window grows with the hits. A hit is the first use of a page that was read ahead. The next
+//! window is the number of hits since the last window plus two, rounded up to a power of two. It is
+//! at most the maximum and at least half of the last window. Without a hit it is one page, or two
+//! if this fault is next to the last one. These are the rules of the kernel's `__swapin_nr_pages`.
+//! The state of an area begins as if it had four hits.
 //!
-//! Where the window lies is a switch. By address: around the page, or forwards or backwards from it
-//! where the last fault or hit was the page beside it. By cluster: the aligned block of slots that holds
-//! the page's own, whoever the pages in it belong to.
+//! A switch decides where the window lies. By address: around the page, or forwards or backwards
+//! from it if the last fault or hit was on the page next to it. By cluster: the aligned block of
+//! slots that contains the page's own slot, even if its pages belong to other processes.
 //!
 //! Invariants
-//! * SWAPAHEAD-1: a window is between 1 and the maximum, a power of two, and holds the page asked for.
+//! * SWAPAHEAD-1: a window has between 1 page and the maximum, is a power of two, and contains the
+//!   requested page.
 
 use std::ops::Range;
 
-/// Hits that a state begins with.
+/// Number of hits with which a new state begins.
 const HITS_FIRST: u32 = 4;
-/// Hits counted at most.
+/// Largest number of hits that a state counts.
 const HITS_MAX: u32 = 63;
 
-/// The state of one area, or of one device.
+/// The readahead state of one area, or of one device.
 #[derive(Clone, Debug)]
 pub struct SwapAhead {
-    /// The last fault or hit.
+    /// Page of the last fault or hit.
     last: u64,
     window: u64,
     hits: u32,
@@ -36,8 +37,8 @@ impl Default for SwapAhead {
 }
 
 impl SwapAhead {
-    /// A page that was read ahead is used for the first time. By cluster only the hit counts, the
-    /// place does not.
+    /// Records the first use of a page that was read ahead. By cluster (`at` is `None`) only the
+    /// hit counts, not the position.
     pub fn hit(&mut self, at: Option<u64>) {
         self.hits = (self.hits + 1).min(HITS_MAX);
         if let Some(at) = at {
@@ -45,8 +46,8 @@ impl SwapAhead {
         }
     }
 
-    /// The pages to read for a fault at page `at` of an area that holds the pages `area`, `at` among
-    /// them; `max` at most.
+    /// Returns the pages to read for a fault at page `at`. `area` is the range of pages of the area
+    /// and contains `at`. The result has at most `max` pages.
     pub fn by_address(&mut self, at: u64, area: Range<u64>, max: u64) -> Range<u64> {
         let last = self.last;
         let window = self.next(at, max);
@@ -63,16 +64,16 @@ impl SwapAhead {
         from.max(area.start)..to.min(area.end)
     }
 
-    /// The slots to read for a page that lies in slot `at`; `max` at most.
+    /// Returns the slots to read for a page that lies in slot `at`, at most `max`.
     pub fn by_cluster(&mut self, at: u64, max: u64) -> Range<u64> {
         let window = self.next(at, max);
         let from = at & !(window - 1);
         from..from + window
     }
 
-    /// The next window.
+    /// Computes the size of the next window and stores `at` as the last fault.
     fn next(&mut self, at: u64, max: u64) -> u64 {
-        // The largest power of two that is allowed.
+        // The largest power of two up to the maximum.
         let max = 1 << max.max(1).ilog2();
         let hits = u64::from(std::mem::take(&mut self.hits));
         let beside = at == self.last.wrapping_add(1) || at.wrapping_add(1) == self.last;
@@ -80,7 +81,7 @@ impl SwapAhead {
             0 => 1 + u64::from(beside),
             _ => (hits + 2).next_power_of_two(),
         };
-        // Not to shrink too fast: a few useless pages say little.
+        // The window shrinks by at most half, because a few useless pages say little.
         let window = wanted.min(max).max(self.window / 2).max(1).min(max);
         (self.last, self.window) = (at, window);
         window
@@ -113,7 +114,7 @@ mod tests {
             }
             at += 1;
         }
-        // 1000 pages in windows of eight, ahead of the reader all of them.
+        // 1000 pages in windows of eight, all of them read before the program reaches them.
         assert!((120..=135).contains(&faults), "{faults}");
     }
 

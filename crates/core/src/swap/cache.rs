@@ -1,4 +1,4 @@
-//! Which anonymous pages have a stored copy, and where it lies.
+//! Records which anonymous pages have a stored copy, and the location of the copy.
 //!
 //! ```text
 //!               begin_write            end_write(ok)             leave
@@ -10,16 +10,19 @@
 //!        +------------------------------------------------------------------+
 //!                             arrive(not kept)
 //! ```
-//! While a page is in memory its slot is in its frame's record and the folio is `SWAPCACHE`; outside,
-//! the slot is found by address. A page that was changed loses its copy when that is noticed: by the
-//! first store through its entry, or at the end of a write it overtook.
+//! While a page is in memory, its frame's record holds its slot and the folio is `SWAPCACHE`. For a
+//! page outside memory, the slot is found by address. A page that was changed loses its copy when
+//! the change is noticed. That is at the first store through its entry, or at the end of a write
+//! during which it changed.
 //!
 //! Invariants
-//! * SWAPCACHE-1: a slot is taken exactly while a folio that is `SWAPCACHE`, or an address outside memory, has
-//!   it, and `owners` says whose page it is.
-//! * SWAPCACHE-2: a page leaves memory only if its copy is good: its write ended well and it was not changed
-//!   since. A page whose write failed is dirty, in memory, and has no copy.
-//! * SWAPCACHE-3: what is begun has room: `reserved` slots are promised and not yet given.
+//! * SWAPCACHE-1: a slot is taken exactly while a `SWAPCACHE` folio or an address outside memory
+//!   has it. `owners` names the page of each taken slot.
+//! * SWAPCACHE-2: a page leaves memory only if its copy is good. That is, its write succeeded and
+//!   the page has not changed since. A page whose write failed is dirty, in memory, and has no
+//!   copy.
+//! * SWAPCACHE-3: a write that has begun has room, because `reserved` counts the slots promised and
+//!   not yet given.
 
 use std::collections::HashMap;
 
@@ -30,23 +33,23 @@ use crate::observe::vmstat::Event;
 use crate::space::Pte;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 
-/// Addresses in a leaf.
+/// Number of addresses in a leaf.
 const LEAF: usize = 512;
-/// No slot.
+/// Marks an address without a slot.
 const NONE: u32 = u32::MAX;
 
 /// The stored copies of anonymous pages, on one device.
 #[derive(Debug)]
 pub struct SwapCache {
     clusters: Clusters,
-    /// By slot.
+    /// The owner of each slot's page, indexed by slot.
     owners: Vec<Option<(MmId, Vpn)>>,
     outside: HashMap<(MmId, u64), Box<[u32; LEAF]>>,
     reserved: u32,
 }
 
 impl SwapCache {
-    /// A device of `capacity` slots.
+    /// Creates the cache of a device with `capacity` slots.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
         Self {
@@ -57,32 +60,32 @@ impl SwapCache {
         }
     }
 
-    /// Slots taken or promised.
+    /// Returns the number of slots taken or promised.
     #[must_use]
     pub fn slots(&self) -> u64 {
         u64::from(self.clusters.used() + self.reserved)
     }
 
-    /// Whether one more page can be stored.
+    /// Returns whether one more page can be stored.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.clusters.used() + self.reserved < self.clusters.capacity()
     }
 
-    /// Whether slots are too few to keep any for pages that are in memory.
+    /// Returns whether slots are too few to keep any for pages that are in memory.
     #[must_use]
     pub fn is_scarce(&self) -> bool {
         2 * self.slots() > u64::from(self.clusters.capacity())
     }
 
-    /// Whether the copy of a page in memory is good.
+    /// Returns whether the stored copy of a page in memory is good.
     #[must_use]
     pub fn is_stored(&self, cx: &Ctx, pfn: Pfn) -> bool {
         let w = cx.folios.word(pfn);
         w.has(Word::SWAPCACHE) && !w.has(Word::DIRTY) && !entry_changed(cx, pfn)
     }
 
-    /// The slot of a page outside memory.
+    /// Returns the slot of a page outside memory.
     #[must_use]
     pub fn slot_outside(&self, mm: MmId, vpn: Vpn) -> Option<SlotId> {
         let leaf = self.outside.get(&(mm, vpn.0 / LEAF as u64))?;
@@ -90,14 +93,14 @@ impl SwapCache {
         (slot != NONE).then_some(SlotId(slot))
     }
 
-    /// Whose page a slot holds.
+    /// Returns the owner of the page in `slot`.
     #[must_use]
     pub fn owner(&self, slot: SlotId) -> Option<(MmId, Vpn)> {
         self.owners.get(slot.0 as usize).copied().flatten()
     }
 
-    /// Promises a slot to a page of which a write begins, and marks it. From here on a store through
-    /// its entry is seen. False: there is no room.
+    /// Begins the write of a page: promises it a slot and marks it. From here on a store through
+    /// its entry is noticed. Returns false if there is no room.
     pub fn begin_write(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
         if cx.folios.store_slot(pfn).is_none() {
             if !self.has_room() {
@@ -116,7 +119,7 @@ impl SwapCache {
         true
     }
 
-    /// Stores a page at once, on a device that takes it while one waits. False: there is no room.
+    /// Stores a page at once, on a synchronous device. Returns false if there is no room.
     pub fn store(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
         let begun = self.begin_write(cx, pfn);
         if begun {
@@ -127,11 +130,11 @@ impl SwapCache {
         begun
     }
 
-    /// Gives a marked page its slot, if it has none of an older copy. Called in the order in which
-    /// pages are to lie.
+    /// Gives a marked page a slot, unless it has one of an older copy. Callers call it in the order
+    /// in which the pages are to lie on the device.
     ///
     /// # Panics
-    /// If none was promised.
+    /// If no slot was promised.
     pub fn place(&mut self, cx: &Ctx, pfn: Pfn) -> SlotId {
         if let Some(slot) = cx.folios.store_slot(pfn) {
             return SlotId(slot);
@@ -150,7 +153,7 @@ impl SwapCache {
         slot
     }
 
-    /// The write of a page ended.
+    /// Records the end of a page's write.
     pub fn end_write(&mut self, cx: &Ctx, v: &Lruvec, pfn: Pfn, ok: bool) {
         if ok {
             cx.stat.add(Event::PswpOut, 1);
@@ -165,7 +168,7 @@ impl SwapCache {
         v.end_writeback(cx, pfn);
     }
 
-    /// A page in memory needs its copy no more: it was changed, or its slot is wanted.
+    /// Drops the copy of a page in memory, because the page was changed or its slot is wanted.
     pub fn drop_copy(&mut self, cx: &Ctx, pfn: Pfn) {
         if !cx.folios.clear(pfn, Word::SWAPCACHE).has(Word::SWAPCACHE) {
             return;
@@ -183,11 +186,11 @@ impl SwapCache {
         self.clusters.put(slot);
     }
 
-    /// A stored page leaves memory: from now on its slot is found by its address. The folio's record
-    /// is the caller's.
+    /// Records that a stored page leaves memory: from now on its slot is found by address. The
+    /// caller clears the rest of the folio's record.
     ///
     /// # Panics
-    /// If it has no slot.
+    /// If the page has no slot.
     pub fn leave(&mut self, cx: &Ctx, pfn: Pfn) {
         let Some(slot) = cx.folios.store_slot(pfn) else {
             panic!("SWAPCACHE-2: a page leaves without a copy")
@@ -199,8 +202,8 @@ impl SwapCache {
         leaf[vpn.0 as usize % LEAF] = slot;
     }
 
-    /// A page from outside is in a frame whose record names its owner. `keep`: its copy stays good for
-    /// as long as nobody changes it. True if it is kept.
+    /// Records that a page from outside memory is now in a frame whose record names its owner. With
+    /// `keep` the copy stays good until the page is changed. Returns true if the copy is kept.
     pub fn arrive(&mut self, cx: &Ctx, pfn: Pfn, keep: bool) -> bool {
         let (mm, vpn) = cx.folios.owner(pfn);
         let Some(slot) = self.take_outside(mm, vpn) else { return false };
@@ -219,14 +222,14 @@ impl SwapCache {
         (slot != NONE).then_some(SlotId(slot))
     }
 
-    /// A page outside memory is wanted no more.
+    /// Frees the slot of a page outside memory that is no longer needed.
     pub fn forget(&mut self, mm: MmId, vpn: Vpn) {
         if let Some(slot) = self.take_outside(mm, vpn) {
             self.put(slot);
         }
     }
 
-    /// Recounts: `inside` are the frames of all anonymous pages in memory.
+    /// Recounts everything. `inside` are the frames of all anonymous pages in memory.
     ///
     /// # Panics
     /// If an invariant does not hold.
@@ -257,7 +260,7 @@ impl SwapCache {
     }
 }
 
-/// Whether the page was stored to since its entry was last made clean.
+/// Returns whether the program has stored to the page since its entry was last made clean.
 fn entry_changed(cx: &Ctx, pfn: Pfn) -> bool {
     let (mm, vpn) = cx.folios.owner(pfn);
     cx.spaces.get(mm).is_some_and(|space| {

@@ -1,21 +1,21 @@
-//! A device's slots, given out in clusters.
+//! Allocates the slots of a swap device in clusters.
 //!
-//! One cluster is open; slots are given out of it in ascending order, so pages that leave memory one
-//! after another lie one after another. When it is used up a cluster that is all free is opened, the
-//! one that has been so for longest; when there is none, the partly free one that has been so for
-//! longest, and its holes are filled in ascending order.
+//! One cluster is open. Its slots are given out in ascending order, so pages that leave memory one
+//! after another lie next to each other. When it is used up, the allocator opens the cluster that
+//! has been entirely free for longest. If there is none, it opens the cluster that has been partly
+//! free for longest and fills its holes in ascending order.
 //!
 //! Invariants
-//! * CLUSTERS-1: a cluster is open, or in `free` with all of its slots free, or in `partial` with some of
-//!   them free, or full.
+//! * CLUSTERS-1: a cluster is open, or in `free` with all of its slots free, or in `partial` with
+//!   some of them free, or full.
 //! * CLUSTERS-2: `used` is the number of slots that are taken.
-//! * CLUSTERS-3: no slot is given out twice without having been put back.
+//! * CLUSTERS-3: no slot is given out twice without having been put back in between.
 
 use std::collections::VecDeque;
 
 use crate::types::SlotId;
 
-/// Slots in a cluster: the kernel's `SWAPFILE_CLUSTER`.
+/// Number of slots in a cluster: the kernel's `SWAPFILE_CLUSTER`.
 pub const CLUSTER_SLOTS: u32 = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// The first free slot from `at` on.
+    /// Returns the first free slot at or after `at`.
     fn hole(&self, at: u32, len: u32) -> Option<u32> {
         (at..len).find(|&i| self.taken[(i / 64) as usize] & (1 << (i % 64)) == 0)
     }
@@ -44,7 +44,7 @@ impl Cluster {
 #[derive(Debug)]
 pub struct Clusters {
     clusters: Vec<Cluster>,
-    /// Emptied clusters; those never opened come after them.
+    /// Emptied clusters. Clusters that were never opened are used after them.
     free: VecDeque<u32>,
     partial: VecDeque<u32>,
     open: Option<u32>,
@@ -54,7 +54,8 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// A device of `capacity` slots. Memory is taken as clusters are first used.
+    /// Creates the slots of a device of size `capacity`. Memory for a cluster is allocated at its
+    /// first use.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
         Self {
@@ -68,24 +69,24 @@ impl Clusters {
         }
     }
 
-    /// Slots taken.
+    /// Returns the number of slots taken.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// Slots there are.
+    /// Returns the number of slots of the device.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Slots of a cluster: fewer in the last.
+    /// Returns the number of slots of `cluster`; the last cluster may have fewer.
     fn len(&self, cluster: u32) -> u32 {
         (self.capacity - cluster * CLUSTER_SLOTS).min(CLUSTER_SLOTS)
     }
 
-    /// Takes a slot. None: all are taken.
+    /// Takes a slot. Returns `None` if all are taken.
     pub fn take(&mut self) -> Option<SlotId> {
         loop {
             let open = match self.open {
@@ -101,7 +102,7 @@ impl Clusters {
                 self.used += 1;
                 return Some(SlotId(open * CLUSTER_SLOTS + i));
             }
-            // Holes behind the cursor are left for when nothing better is free.
+            // Holes behind the cursor stay free until no better slot is left.
             if cluster.count == len {
                 cluster.state = State::Full;
             } else {
@@ -132,7 +133,7 @@ impl Clusters {
     /// Puts a slot back.
     ///
     /// # Panics
-    /// If it is not taken.
+    /// If the slot is not taken.
     pub fn put(&mut self, slot: SlotId) {
         let (at, i) = (slot.0 / CLUSTER_SLOTS, slot.0 % CLUSTER_SLOTS);
         let cluster = &mut self.clusters[at as usize];
@@ -177,7 +178,7 @@ mod tests {
         for i in (0..CLUSTER_SLOTS).step_by(2) {
             c.put(SlotId(i));
         }
-        // Two more clusters of slots in a row before the first hole is filled.
+        // Two more clusters of consecutive slots come before the first hole is filled.
         for i in 0..2 * CLUSTER_SLOTS {
             assert_eq!(c.take(), Some(SlotId(CLUSTER_SLOTS + i)));
         }

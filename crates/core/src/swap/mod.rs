@@ -1,11 +1,11 @@
-//! Anonymous pages outside memory: where they lie, how they get there, what comes back with them.
+//! Swap of anonymous pages: slots, stored copies and readahead.
 //!
 //! * [`slots`]: slots that forked address spaces share.
-//! * [`clusters`]: a device's slots, given out so that what leaves together lies together.
+//! * [`clusters`]: allocation of a device's slots, so that pages that leave together lie together.
 //! * [`cache`]: which anonymous pages have a stored copy, in memory or not.
-//! * [`ahead`]: what is read with a page that is missing, learned from hits.
+//! * [`ahead`]: the pages to read with a missing page, learned from hits.
 //!
-//! Write-out itself is [`Writes`](crate::writeback::Writes), the same for files and anonymous pages.
+//! [`Writes`](crate::writeback::Writes) does the write-out, for files and anonymous pages alike.
 
 pub mod ahead;
 pub mod cache;

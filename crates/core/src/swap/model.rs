@@ -1,8 +1,8 @@
-//! Swap against the simplest thing that could be right: an array of pages.
+//! Checks swap against a trivial model: an array of pages.
 //!
-//! Contents live here: a cell for each frame, a cell for each slot. A write carries what the page held
-//! when it was handed out, and may fail; so may a read. Every page read is compared, and in the end
-//! every page.
+//! The test keeps the contents: a cell for each frame, a cell for each slot. A write carries the
+//! contents of the page at its submission, and may fail. A read may fail, too. The test compares
+//! every page read, and every page in the end.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// Makes a page available. None if no frame can be had, or it cannot be read.
+    /// Makes a page accessible. Returns `None` if there is no frame, or the page cannot be read.
     fn touch(&mut self, space: usize, page: u64, store: bool) -> Option<Pfn> {
         let tree = Arc::clone(&self.list[space]);
         let place = tree.tree().place(Vpn(page));
@@ -249,7 +249,7 @@ impl World {
         self.swap.check(&cx, inside.into_iter());
     }
 
-    /// The device works again, everything ends, and every page is what it should be.
+    /// Repairs the device, lets all writes end, and checks that every page has its contents.
     fn settle(&mut self) {
         self.works = (true, true);
         while !self.flying.is_empty() {
@@ -296,14 +296,15 @@ proptest! {
         for op in &ops {
             w.apply(op);
         }
-        // Room for everything: a full device is no loss, but not all can be looked at then.
+        // Only with slots for everything: a full device is no data loss, but then not all pages can
+        // be read.
         if slots as usize >= SPACES * PAGES as usize {
             w.settle();
         }
     }
 }
 
-/// Fills memory and as much again, and has everything written.
+/// Writes all pages of the first space, and reclaims so that pages are written out.
 fn full(order: SwapOrder) -> World {
     let mut w = World::new(LruKind::Classic, order, 1000, true);
     for page in 0..PAGES {
@@ -350,13 +351,13 @@ fn a_page_that_cannot_be_read_keeps_its_slot_and_is_read_later() {
 
 #[test]
 fn neighbours_that_leave_together_are_one_request() {
-    // Pages come in out of order and go out in the order they came, or by address.
+    // Pages are touched out of order. They are written in that order, or by address.
     let requests = |order| {
         let mut w = World::new(LruKind::Classic, order, 1000, true);
         for i in 0..16 {
             w.apply(&Op::Write(0, i * 5 % 16, 1));
         }
-        // The first look clears the accessed bits, the second takes them out.
+        // The first scan clears the accessed bits, the second evicts the pages.
         for _ in 0..4 {
             w.reclaim(16);
         }

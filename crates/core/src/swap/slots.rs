@@ -1,13 +1,13 @@
-//! Swap slots: which are in use and by how many page-table entries each is shared.
+//! Swap slots: which are in use, and how many page-table entries share each.
 //!
-//! A slot names one stored page. It is shared when a fork copies entries that point at it; the page it
-//! names may be dropped from the store only when the last share is gone. Life of a slot:
+//! A slot names one stored page. A fork shares it when it copies entries that point at it. The
+//! store may drop the page only when the last share is gone. Life of a slot:
 //!
 //! ```text
 //!   free --allocate--> used --release (last share)--> dying --recycle--> free
 //! ```
-//! Dying is the time in which the store drops the page. A slot handed out again before that would lose
-//! its new page to the dropping of the old one.
+//! A slot is dying while the store drops its page. If the slot were allocated again before that,
+//! the drop of the old page would delete the new page.
 //!
 //! Invariants:
 //! * SLOTS-1: a slot is on the free list if and only if it is free.
@@ -18,14 +18,14 @@ use crate::types::SlotId;
 /// Marks the end of the free list. No slot has this number.
 const NONE: u32 = (1 << 31) - 1;
 
-/// Every slot is taken.
+/// Error of [`SlotTable::allocate`]: every slot is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoSlot;
 
 /// The table of swap slots.
 #[derive(Debug)]
 pub struct SlotTable {
-    /// 4 bytes a slot.
+    /// One entry of 4 bytes for each slot.
     entries: Vec<Packed>,
     free_head: u32,
     used: u32,
@@ -39,8 +39,8 @@ enum Entry {
     Dying,
 }
 
-/// An entry as it stands in the table: a share count, 0 being that of one that is dying; with the highest bit, the next
-/// free slot.
+/// An entry as stored in the table: a share count, or, with the highest bit set, the number of the
+/// next free slot. A share count of 0 marks a dying slot.
 #[derive(Clone, Copy, Debug)]
 struct Packed(u32);
 
@@ -65,7 +65,8 @@ impl Packed {
 }
 
 impl SlotTable {
-    /// A table of at most `capacity` slots (2^31 - 1 in all); memory is taken as slots are first used.
+    /// Creates a table of at most `capacity` slots (2^31 - 1 in all). Memory for a slot is
+    /// allocated at its first use.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
         Self { entries: Vec::new(), free_head: NONE, used: 0, capacity: capacity.min(NONE) }
@@ -101,11 +102,11 @@ impl SlotTable {
         self.entries[index as usize] = Packed::of(entry);
     }
 
-    /// One more page-table entry points at `slot`.
+    /// Adds a share: one more page-table entry points at `slot`.
     pub fn share(&mut self, slot: SlotId) {
         match self.entry(slot.0) {
             Entry::Used { shares } => {
-                // Each share is an entry of some page table: there is no memory for so many.
+                // Each share is an entry of some page table, and no machine has memory for so many.
                 assert!(shares + 1 < Packed::FREE, "slot {} shared too often", slot.0);
                 self.put(slot.0, Entry::Used { shares: shares + 1 });
             }
@@ -113,8 +114,8 @@ impl SlotTable {
         }
     }
 
-    /// One entry fewer points at `slot`. True if it was the last: the stored page is to be dropped,
-    /// and then the slot recycled.
+    /// Removes a share: one entry fewer points at `slot`. Returns true if it was the last one. Then
+    /// the caller must drop the stored page and recycle the slot.
     #[must_use]
     pub fn release(&mut self, slot: SlotId) -> bool {
         match self.entry(slot.0) {
@@ -130,7 +131,7 @@ impl SlotTable {
         }
     }
 
-    /// The store holds nothing under `slot` any more: it may be handed out again.
+    /// Makes a dying slot free, after the store has dropped its page.
     pub fn recycle(&mut self, slot: SlotId) {
         let is_dying = matches!(self.entry(slot.0), Entry::Dying);
         assert!(is_dying, "slot {} recycled while not dying", slot.0);
@@ -139,7 +140,7 @@ impl SlotTable {
         self.used -= 1;
     }
 
-    /// How many entries point at `slot`.
+    /// Returns how many entries point at `slot`.
     #[must_use]
     pub fn shares(&self, slot: SlotId) -> u32 {
         match self.entry(slot.0) {
@@ -148,7 +149,7 @@ impl SlotTable {
         }
     }
 
-    /// Slots in use or dying.
+    /// Returns the number of slots in use or dying.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used
@@ -182,8 +183,8 @@ mod tests {
         assert_eq!(slots.allocate(), Ok(a));
     }
 
-    /// The store dropped the new page of a slot that was handed out between its release and the
-    /// dropping of its old page: a forked program found its data gone.
+    /// Shows that a dying slot is not allocated. Otherwise the drop of the old page deletes the new
+    /// page of the slot, and a forked program loses data.
     #[test]
     fn a_slot_is_not_handed_out_while_its_old_page_is_being_dropped() {
         let mut slots = SlotTable::new(1);

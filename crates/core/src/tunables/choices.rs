@@ -1,4 +1,6 @@
-//! Switches whose values are words: what each of them stands for.
+//! Switches whose values are words.
+//!
+//! The comment of a value is its help text in `docs/switches.md`.
 
 use super::value::Value;
 
@@ -27,151 +29,158 @@ macro_rules! choices {
 }
 
 choices! {
-    /// Which list machinery a lruvec uses.
+    /// The kind of lists of a lruvec.
     LruKind {
-        /// Generations.
+        /// Generations (the multi-gen LRU).
         Gen = "gen",
-        /// Active and inactive lists.
+        /// Active and inactive lists (the classic LRU).
         Classic = "classic",
     }
     /// The eviction loop.
     Loop {
-        /// Recomputes its budget, stops to age.
+        /// Computes a scan budget for each batch, returns after aging.
         K618 = "k618",
-        /// One budget a call, batches of 64, goes on after aging.
+        /// One scan budget a call, in batches of 64, goes on after aging.
         K72 = "k72",
     }
-    /// Where a new or returning folio goes.
+    /// Target generation of a new or refaulted folio.
     Placement {
-        /// Faulted folios into the youngest generation.
+        /// Faulted folios go to the youngest generation.
         K612 = "k612",
-        /// Faulted folios into the youngest but one.
+        /// Faulted folios go to the second youngest generation.
         K618 = "k618",
-        /// Only a returning working set folio among the two youngest.
+        /// Of refaulted folios, only those of the working set go to the two youngest generations.
         K72 = "k72",
     }
-    /// What one accessed bit does to a folio.
+    /// Effect of one accessed bit on a folio.
     Promote {
-        /// The first promotes.
+        /// The first accessed bit promotes the folio.
         First = "first",
-        /// The first is remembered, the second promotes.
+        /// The first accessed bit marks the folio, and the second promotes it.
         Second = "second",
     }
-    /// When eviction looks at the neighbours of an accessed entry.
+    /// When eviction looks at the neighbours of an accessed page-table entry.
     LookAround {
-        /// Never: aging walks page tables.
+        /// Never. Only aging's walk of the page tables sees them.
         Off = "off",
-        /// In a pass that frees little of what it looks at: pages touched more often than they are looked at are
-        /// not told apart otherwise. Always, it makes a pass over memory in order young that is over.
+        /// In a pass that frees few of the pages it scans. There pages are accessed more often than
+        /// they are scanned, and only the look-around tells them apart. If eviction always looks
+        /// around, a sequential pass of the program makes pages young that it has finished with.
         Pressed = "pressed",
         /// Always.
         On = "on",
     }
-    /// What an accessed bit met at eviction does.
+    /// Effect of an accessed bit that eviction finds.
     SetRefs {
-        /// The second promotes.
+        /// The second accessed bit promotes the folio.
         K618 = "k618",
-        /// The second activates; only the one after that makes a working set (`folio_lru_refs`).
+        /// The second accessed bit activates the folio. Only the third makes it part of the working
+        /// set (`folio_lru_refs`).
         K72 = "k72",
     }
-    /// What becomes of dirty file folios at the old end.
+    /// Treatment of dirty file folios at the old end of the lists.
     Dirty {
-        /// Isolated and activated in shrinking.
+        /// Reclaim isolates them, and activates them when it shrinks the batch.
         Classic = "classic",
-        /// Sorted into the next generation.
+        /// Reclaim sorts them into the next generation.
         K618 = "k618",
-        /// As classic, the flusher woken per batch.
+        /// As `classic`, and the flusher is woken for each batch of dirty folios alone.
         K72 = "k72",
     }
-    /// Which end of the next generation moved folios go to.
+    /// The end of the next generation's list to which folios move.
     TargetEnd {
-        /// They become its newest.
+        /// They become the newest of that generation.
         Head = "head",
-        /// They become its oldest.
+        /// They become the oldest of that generation.
         Tail = "tail",
     }
-    /// Whether a new folio is trusted.
+    /// Whether a new folio enters the generations at once.
     Admission {
-        /// It goes where the placement says.
+        /// A new folio goes to the generation that `gen.placement` chooses.
         Open = "open",
-        /// It has to be used again, in memory or soon after, to be among the generations.
+        /// A new folio must be used again, in memory or soon after, to enter the generations.
         Probation = "probation",
     }
-    /// The zone kswapd judges by when nobody has asked for any.
+    /// The zone that kswapd checks if no request names one.
     IdleIndex {
-        /// The lowest: nobody asked is not told apart from the lowest zone.
+        /// The lowest zone, because no request looks like a request for the lowest zone.
         Zero = "zero",
-        /// Told apart; after a sleep without news, the lowest all the same.
+        /// No request has a value of its own. After a sleep without a request the lowest zone is
+        /// taken all the same.
         Sentinel = "sentinel",
-        /// That of the cycle before.
+        /// The zone of the cycle before.
         Previous = "previous",
     }
-    /// Which zones have to be in balance before kswapd sleeps.
+    /// Which zones must be balanced before kswapd sleeps.
     SleepCheck {
-        /// One that could serve the request.
+        /// One zone that could serve the request.
         Any = "any",
-        /// All that could.
+        /// All zones that could serve the request.
         All = "all",
-        /// One that could, and there has to be one: a node without low zones is never fine for them.
+        /// One zone that could serve the request, which must exist: a node without low zones is
+        /// never balanced for them.
         One = "one",
     }
-    /// When kswapd takes back what it said about congestion and dirty pages.
+    /// When kswapd clears the node's flags for congestion and dirty pages.
     FlagClear {
-        /// Whenever a look finds a zone in balance.
+        /// Whenever a check finds a zone in balance.
         Check = "check",
-        /// Only when it goes to sleep.
+        /// Only when kswapd goes to sleep.
         Sleep = "sleep",
     }
-    /// What tells whether a node's old pages are dirty, being written, or wait for a congested disk.
+    /// The source of a node's state: old pages are dirty, under writeback, or wait for a congested
+    /// disk.
     NodeNotes {
         /// A whole pass of kswapd.
         Pass = "pass",
-        /// Each batch, whoever reclaims, as in Linux before 4.17; what it says is waited for at once.
+        /// Each batch of any reclaiming task, as in Linux before 4.17. The task waits at once if
+        /// the batch calls for it.
         Batch = "batch",
     }
-    /// How much of the caches beside the page lists a pass looks through.
+    /// The share of the slab caches that a pass scans.
     SlabShare {
-        /// As large a share as the pages it scanned are of those it might have, as in Linux until 4.16.
+        /// The share that the pass scanned of the pages it might have scanned, as in Linux until
+        /// 4.16.
         Scanned = "scanned",
-        /// By its priority.
+        /// A share that depends on the priority of the pass.
         Priority = "priority",
     }
-    /// When those who reclaim give up.
+    /// When reclaiming tasks give up.
     OomRule {
-        /// After so many rounds that freed nothing.
+        /// After 16 rounds in which the task freed nothing.
         Rounds = "rounds",
-        /// When nothing is freed and no write ends any more.
+        /// When no task frees pages and no write ends any more.
         Progress = "progress",
     }
-    /// The order in which pages that leave memory together get their slots.
+    /// The order in which pages that leave memory together get their swap slots.
     SwapOrder {
-        /// That in which reclaim chose them.
+        /// The order in which reclaim chose them.
         Time = "time",
-        /// That of their addresses.
+        /// The order of their addresses.
         Address = "address",
     }
-    /// What is read with a page from swap.
+    /// The pages that are read together with a page from swap.
     AheadBy {
-        /// Pages around it in its area.
+        /// Pages at the addresses around it, in its area.
         Address = "address",
-        /// The block of slots around it.
+        /// The block of swap slots around it.
         Cluster = "cluster",
     }
     /// How the type to scan is chosen.
     TypeSelect {
-        /// Refault rates weighed by swappiness.
+        /// By the refault rates of the types, weighted by swappiness.
         Pid = "pid",
-        /// Reclaimed pages held to the ratio that swappiness asks for.
+        /// Keeps the pages reclaimed of each type at the ratio that swappiness asks for.
         Ratio = "ratio",
     }
-    /// What a refault's distance decides, beside the generations' recency.
+    /// The use of the refault distance, beside the recency in generations.
     RefaultDistance {
-        /// Nothing.
+        /// The refault distance is not used.
         Off = "off",
-        /// A short distance places the folio among the young; a long one among the old.
+        /// A short distance places the folio in the young generations, a long one in the old ones.
         Place = "place",
-        /// A folio is placed among the young if it was put away and used again within a shorter
-        /// time than the oldest folio of the generations has been there.
+        /// A folio joins the young generations if the time from its placement to its refault is
+        /// shorter than the age of their oldest folio.
         Reuse = "reuse",
     }
 }

@@ -1,4 +1,4 @@
-//! Named sets of switches: what kernels go by, and what Ebb does.
+//! Presets: named sets of switches, for kernel versions and for Ebb.
 
 use super::{
     Admission, Classic, Dirty, Files, FlagClear, IdleIndex, Kswapd, LookAround, Loop, LruKind,
@@ -6,13 +6,13 @@ use super::{
     Swap, SwapOrder, TargetEnd, Tunables, TypeSelect,
 };
 
-/// Names [`Tunables::preset`] knows.
-pub const PRESETS: [&str; 6] = ["ebb", "cooling", "k612", "k618", "k72", "classic"];
+/// Names that [`Tunables::preset`] knows.
+pub const PRESETS: [&str; 6] = ["ebb", "standby", "k612", "k618", "k72", "classic"];
 
-/// What each of [`PRESETS`] is.
+/// Help text of each of [`PRESETS`].
 pub const MEANINGS: [&str; 6] = [
     "Ebb's default",
-    "Ebb's default where cooling stands in for accessed bits",
+    "Ebb's default where a standby list stands in for accessed bits",
     "k618 with the placement of Linux 6.12 and promotion by the first accessed bit; no kernel was all of that, and tiers, \
      aging and the loop are those of 6.14 and later",
     "the multi-gen LRU of Linux 6.18",
@@ -21,10 +21,11 @@ pub const MEANINGS: [&str; 6] = [
 ];
 
 impl Tunables {
-    /// The default where cooling stands in for accessed bits. Touches are not seen in the generations
-    /// there, so their oldest folio says little about how soon others should be back.
+    /// Returns the default for a standby list that stands in for accessed bits. Accesses are not
+    /// seen in the generations there, so the age of their oldest folio says little about when
+    /// others are needed again.
     #[must_use]
-    pub fn cooling() -> Self {
+    pub fn standby() -> Self {
         let mglru = Mglru {
             refault_distance: RefaultDistance::Place,
             probation: 10,
@@ -39,7 +40,7 @@ impl Tunables {
         Self { mglru, ..Self::default() }
     }
 
-    /// What the presets of kernels have in common.
+    /// Returns the switches that the presets of kernels have in common.
     fn kernel() -> Self {
         let mglru = Mglru {
             eviction: Loop::K618,
@@ -79,7 +80,7 @@ impl Tunables {
         }
     }
 
-    /// A named set of switches.
+    /// Returns a named set of switches.
     ///
     /// # Errors
     /// An unknown name.
@@ -88,7 +89,7 @@ impl Tunables {
         let mglru = kernel.mglru.clone();
         Ok(match name {
             "ebb" => Self::default(),
-            "cooling" => Self::cooling(),
+            "standby" => Self::standby(),
             "k618" => kernel,
             "k612" => Self {
                 mglru: Mglru { placement: Placement::K612, promote: Promote::First, ..mglru },

@@ -1,8 +1,8 @@
-//! The switches as a page to read: `docs/switches.md`.
+//! Writes the reference of the switches: `docs/switches.md`.
 
 use super::{MEANINGS, PRESETS, Row, Tunables};
 
-/// What the first words of keys stand for, in the order of the page.
+/// Groups of switches in the order of the page: first word of the key, title and description.
 const GROUPS: [(&str, &str, &str); 7] = [
     ("", "All of it", "What both kinds of lists go by."),
     ("gen", "Generations", "The multi-gen LRU: `lru=gen`."),
@@ -18,7 +18,7 @@ const GROUPS: [(&str, &str, &str); 7] = [
 ];
 
 fn group(key: &str) -> &str {
-    // `lru` and `lru.add_batch` are of both.
+    // `lru` and `lru.add_batch` belong to both kinds of lists.
     key.split_once('.').map_or("", |(group, _)| group).trim_start_matches("lru")
 }
 
@@ -48,7 +48,8 @@ fn line(row: &Row, presets: &[(&str, Vec<Row>)]) -> String {
     text + "\n"
 }
 
-/// All switches in Markdown: groups, defaults, values and what each stands for, and how the presets differ.
+/// Returns all switches in Markdown: groups, defaults, values with their help texts, and the
+/// differences between the presets.
 #[must_use]
 pub fn reference() -> String {
     let preset =
@@ -56,9 +57,10 @@ pub fn reference() -> String {
     let presets = PRESETS.map(preset);
     let mut text = String::from(
         "# Switches of the engine\n\n\
-         Each is set by `--set KEY=VALUE`, in `ebb run` and in `ebb lab`, or in a file (docs/ebb.toml); several at once by \
-         `--set preset=NAME`.\nWhat is told is the default, that of `ebb lab` and of the library; `ebb run` goes by the preset \
-         `cooling`. This page is written by\n`ebb lab policies --reference`, and a test holds it against the code.\n\n\
+         `--set KEY=VALUE` of `ebb run` and `ebb lab` sets one switch, `--set preset=NAME` several.\n\
+         So does a file (docs/ebb.toml). The values here are the defaults of `ebb lab` and of the\n\
+         library. `ebb run` begins with the preset `standby`. `ebb lab policies --reference` writes this\n\
+         page.\n\n\
          ## Presets\n\n",
     );
     for (name, meaning) in PRESETS.iter().zip(MEANINGS) {
@@ -85,8 +87,8 @@ mod tests {
             assert_eq!(text.matches(&format!("* **`{key}=")).count(), 1, "{key}");
         }
         let looks = "* **`gen.loop=k618`** The eviction loop.\n  \
-                     * `k618`: Recomputes its budget, stops to age.\n  \
-                     * `k72`: One budget a call, batches of 64, goes on after aging.\n  \
+                     * `k618`: Computes a scan budget for each batch, returns after aging.\n  \
+                     * `k72`: One scan budget a call, in batches of 64, goes on after aging.\n  \
                      * Presets: `k72` in k72.\n";
         assert!(text.contains(looks), "{text}");
     }

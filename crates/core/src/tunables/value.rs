@@ -1,14 +1,14 @@
-//! The types a switch can have: how each is read, shown, and said to be expected.
+//! Types of switches: how to parse, print and describe their values.
 
-/// A type a switch can have.
+/// A type that a switch can have.
 pub trait Value: Sized {
-    /// Reads it.
+    /// Parses a value.
     fn parse(text: &str) -> Option<Self>;
-    /// Writes it.
+    /// Prints the value.
     fn show(&self) -> String;
-    /// Says what it may be.
+    /// Describes the allowed values.
     fn expected() -> String;
-    /// What each of its values stands for, where they are words.
+    /// Returns the help text of each value, for types whose values are words.
     fn meanings() -> &'static [(&'static str, &'static str)] {
         &[]
     }
@@ -48,7 +48,7 @@ macro_rules! numbers {
 
 numbers!(u32, u64);
 
-/// 0..=200 are weights, 201 is "anonymous only" (also written `max`).
+/// A swappiness: 0..=200 are weights, 201 is "anonymous only" (also written `max`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Swappiness(pub u32);
 
@@ -65,12 +65,12 @@ impl Value for Swappiness {
     }
 }
 
-/// Pages taken off a list at a time: 1 to 32.
+/// Number of pages taken off a list at a time: 1 to 32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch(pub u64);
 
 impl Batch {
-    /// As many as the kernel takes.
+    /// The number that the kernel takes.
     pub const MAX: u64 = 32;
 }
 

@@ -1,65 +1,67 @@
-//! Reading ahead in files: which pages are read together with one that is missing.
+//! File readahead: chooses the pages to read together with a missing page.
 //!
-//! A [`FileAhead`] belongs to one descriptor. It remembers where that was read last and the
-//! *window* read last: pages fetched in one go, of which one is marked. Who reads the marked page
-//! has the next window fetched, and nobody waits for that. The rules are the kernel's
+//! A [`FileAhead`] belongs to one descriptor. It remembers the last position read and the last
+//! *window*: pages fetched in one go, of which one is marked. A read of the marked page starts the
+//! fetch of the next window, and no thread waits for that. The rules are the kernel's
 //! (`mm/readahead.c`, 6.18):
 //!
-//! * A read that misses at the start of a file, or goes on where the last one ended, or asks for
-//!   more than the limit, brings a first window: what was asked for rounded up to a power of two, and of
-//!   that four times, twice, or the limit. The first page that was not asked for is marked.
-//! * One that misses behind more pages in memory than it asks for brings as many again and what it
-//!   asks for; the last page is marked.
-//! * Any other read that misses brings what it asks for, and nothing is remembered.
-//! * A marked page that is read brings the next window, twice as large, or four times while it is
-//!   small; its first page is marked. If the mark is of another window than the last, the next one
-//!   begins with the first page missing behind it.
-//! * A fault through a mapping that misses brings the limit, with the page in its middle and the
-//!   mark three quarters in; after far more misses than hits, the page alone.
+//! * A missing page brings a first window in three cases. The read is at the start of a file, goes
+//!   on where the last read ended, or asks for more than the limit. The size is the requested
+//!   number of pages rounded up to a power of two, times four or two, or the limit. The mark is on
+//!   the first page that was not requested.
+//! * A read that misses behind a run of cached pages longer than its request brings that many pages
+//!   plus the request. The last page is marked.
+//! * Any other read that misses brings the requested pages, and nothing is remembered.
+//! * A read of a marked page brings the next window, twice as large, or four times while it is
+//!   small. Its first page is marked. If the mark belongs to another window than the last, the next
+//!   one begins with the first missing page behind it.
+//! * A fault through a mapping that misses brings the limit, with the page in the middle and the
+//!   mark at three quarters. After far more misses than hits it brings the page alone.
 //!
 //! Invariants
-//! * FILEAHEAD-1: a window lies in the area it was asked for in, and holds the page that was missing.
-//! * FILEAHEAD-2: it has no more pages than the limit.
+//! * FILEAHEAD-1: a window lies in the requested area and contains the missing page.
+//! * FILEAHEAD-2: a window has no more pages than the limit.
 //! * FILEAHEAD-3: the mark is a page of the window.
 
 use std::ops::Range;
 
-/// Pages read ahead at most: 128 KiB, the kernel's default.
+/// Largest readahead window in pages: 128 KiB, the kernel's default.
 pub const WINDOW_MAX: u64 = 32;
-/// Faults that missed, less those that did not, from which nothing is read around them any more.
+/// Number of missed faults minus found ones above which a fault reads its page alone.
 const MISSES_MAX: u32 = 100;
 
-/// Pages that are read together; those in memory already are left out by who reads.
+/// Pages to read together. The reader leaves out those that are in memory already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// The first.
+    /// First page of the window.
     pub first: u64,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
-    /// The page that is marked.
+    /// The page whose use starts the next window.
     pub mark: Option<u64>,
 }
 
 impl Window {
-    /// One page.
+    /// Returns a window of one page without a mark.
     #[must_use]
     pub const fn one(page: u64) -> Self {
         Self { first: page, pages: 1, mark: None }
     }
 
-    /// Its pages.
+    /// Returns the pages of the window.
     #[must_use]
     pub const fn range(self) -> Range<u64> {
         self.first..self.first + self.pages
     }
 
-    /// As much of it as there is room for, `page` included.
+    /// Returns the window if it has at most `room` pages, else `room` pages from `page` on.
     #[must_use]
     pub fn within(self, page: u64, room: u64) -> Self {
         if self.pages <= room { self } else { Self { first: page, pages: room, mark: None } }
     }
 
-    /// `pages` from `first` on as far as `area` goes, the page marked behind which `behind` follow.
+    /// Returns `pages` pages from `first` on, cut at the end of `area`. The mark is on the page
+    /// `behind` pages before the end.
     fn cut(first: u64, pages: u64, behind: u64, area: &Range<u64>) -> Self {
         let pages = pages.min(area.end.saturating_sub(first));
         let mark = (1..=pages).contains(&behind).then(|| first + pages - behind);
@@ -67,20 +69,20 @@ impl Window {
     }
 }
 
-/// What reading ahead asks of a file.
+/// The state of a file that readahead needs.
 pub struct View<'a> {
-    /// Its pages, or the part of it that reading keeps to.
+    /// Pages of the file, or the part of it within which the read stays.
     pub area: Range<u64>,
-    /// Pages of a window at most; 1: nothing is read ahead.
+    /// Largest number of pages of a window; 1 switches readahead off.
     pub max: u64,
-    /// Whether a page is in memory.
+    /// Tells whether a page is in memory.
     pub here: &'a dyn Fn(u64) -> bool,
 }
 
-/// What is known of a descriptor.
+/// The readahead state of a descriptor.
 #[derive(Clone, Default, Debug)]
 pub struct FileAhead {
-    /// The last window, and how many of its pages lie from the marked one on.
+    /// The last window, and the number of its pages from the marked one on.
     start: u64,
     size: u64,
     behind: u64,
@@ -89,7 +91,7 @@ pub struct FileAhead {
     misses: u32,
 }
 
-/// The first window of somebody who seems to read in order.
+/// Returns the size of the first window of a reader that seems to read in order.
 fn first_size(asked: u64, max: u64) -> u64 {
     let size = asked.next_power_of_two();
     if size <= max / 32 {
@@ -101,7 +103,7 @@ fn first_size(asked: u64, max: u64) -> u64 {
     }
 }
 
-/// The window after one of `size` pages.
+/// Returns the size of the window after one of `size` pages.
 fn next_size(size: u64, max: u64) -> u64 {
     if size < max / 16 {
         size * 4
@@ -113,19 +115,20 @@ fn next_size(size: u64, max: u64) -> u64 {
 }
 
 impl FileAhead {
-    /// The read that is under way ends with `page`.
+    /// Records that the read under way ends with `page`.
     pub fn read(&mut self, page: u64) {
         self.last = Some(page);
     }
 
-    /// Whether `page` is where it goes on: behind what was read last, in or behind the last window.
+    /// Returns whether `page` continues a sequential read. That is, it follows the last page read,
+    /// or lies in or right behind the last window.
     #[must_use]
     pub fn goes_on_at(&self, page: u64) -> bool {
         let window = self.size > 0 && (self.start..=self.start + self.size).contains(&page);
         window || self.last.is_some_and(|last| page == last + 1)
     }
 
-    /// A read of `asked` pages from `page` on finds `page` missing.
+    /// Returns the window for a read of `asked` pages from `page` on that finds `page` missing.
     pub fn missed(&mut self, page: u64, asked: u64, view: &View<'_>) -> Window {
         if view.max <= 1 {
             return Window::one(page);
@@ -143,15 +146,15 @@ impl FileAhead {
             return Window::cut(page, asked, 0, area);
         }
         if history == page - area.start {
-            // From its first page on: somebody reads the whole file.
+            // The run reaches back to the first page: the whole file is being read.
             history *= 2;
         }
         (self.start, self.size, self.behind) = (page, (history + asked).min(view.max), 1);
         Window::cut(page, self.size, 1, area)
     }
 
-    /// A read of `asked` pages from `page` on finds `page` there and marked. The mark is gone. None
-    /// if enough is there already.
+    /// Returns the next window for a read of `asked` pages from `page` on that finds `page` in
+    /// memory and marked. The mark is gone. Returns `None` if enough pages are in memory already.
     pub fn marked(&mut self, page: u64, asked: u64, view: &View<'_>) -> Option<Window> {
         if view.max <= 1 {
             return None;
@@ -169,7 +172,7 @@ impl FileAhead {
         (window.pages > 0).then_some(window)
     }
 
-    /// A fault of a mapped file misses `page`.
+    /// Returns the window for a fault through a mapping that finds `page` missing.
     pub fn fault_missed(&mut self, page: u64, view: &View<'_>) -> Window {
         if view.max <= 1 {
             return Window::one(page);
@@ -183,7 +186,7 @@ impl FileAhead {
         Window::cut(self.start, self.size, self.behind, &view.area)
     }
 
-    /// A fault of a mapped file finds its page in memory.
+    /// Records a fault through a mapping that finds its page in memory.
     pub fn fault_found(&mut self) {
         self.misses = self.misses.saturating_sub(1);
     }
@@ -195,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A file whose pages in memory are those of a set.
+    /// A simulated file; `here` holds its pages in memory.
     struct File {
         pages: u64,
         here: HashSet<u64>,
@@ -225,7 +228,7 @@ mod tests {
             (w.first, w.pages, w.mark)
         }
 
-        /// Reads `asked` pages from `page` on; what was fetched for it, in order.
+        /// Reads `asked` pages from `page` on. Returns the windows fetched for it, in order.
         fn read(&mut self, page: u64, asked: u64) -> Vec<(u64, u64, Option<u64>)> {
             let mut fetched = Vec::new();
             for at in page..page + asked {
@@ -282,7 +285,8 @@ mod tests {
                 Window::cut(0, size, size - mark, &(0..1000))
             );
         }
-        // As large as the window, or larger: half of it is left to read when the next begins.
+        // A request as large as the window or larger: half of the window is left to read when the
+        // next begins.
         let mut f = File::new(1000);
         let whole = f.ask(|a, v| a.missed(0, 32, v));
         assert_eq!((whole.pages, whole.mark), (32, Some(16)));
@@ -304,16 +308,16 @@ mod tests {
     fn a_read_behind_enough_pages_in_memory_is_taken_for_one_in_order() {
         let mut f = File::new(1000);
         f.here.extend(100..109);
-        // Nine before it are more than eight.
+        // Nine cached pages before the request are more than the eight requested.
         assert_eq!(
             f.ask(|a, v| a.missed(109, 8, v)),
             Window { first: 109, pages: 17, mark: Some(125) }
         );
         assert_eq!(f.ask(|a, v| a.missed(109, 9, v)).mark, None);
-        // Reaching back to the first page it counts twice.
+        // A run that reaches back to the first page counts twice.
         f.here = (0..5).collect();
         assert_eq!(f.ask(|a, v| a.missed(5, 1, v)), Window { first: 5, pages: 11, mark: Some(15) });
-        // However long, the limit is the limit.
+        // The limit holds for a run of any length.
         f.here.extend(0..500);
         assert_eq!(f.ask(|a, v| a.missed(500, 8, v)).pages, 32);
     }
@@ -326,7 +330,8 @@ mod tests {
             fetched.extend(f.read(i, 1));
             fetched.extend(f.read(5000 + i, 1));
         }
-        // The second is known by its history; a mark of a window that was forgotten begins another.
+        // The second reader is recognised by its run of cached pages. A mark of a forgotten window
+        // begins another window.
         let late = fetched.iter().filter(|w| w.0 > 5000);
         assert!(late.clone().any(|w| w.1 >= 4), "{fetched:?}");
         assert!(fetched.len() < 40, "{}", fetched.len());
@@ -337,7 +342,7 @@ mod tests {
         let mut f = File::new(1000);
         f.here.extend(0..200);
         assert_eq!(f.ask(|a, v| a.marked(50, 1, v)), None);
-        // The 32nd page behind it is still looked at.
+        // The search for a missing page includes the 32nd page behind the mark.
         f.here.remove(&82);
         let w = f.ask(|a, v| a.marked(50, 1, v)).unwrap();
         assert_eq!((w.first, w.pages, w.mark), (82, 32, Some(82)));
@@ -362,7 +367,7 @@ mod tests {
         assert_eq!(f.fault(900_500).unwrap().1, 1, "the 101st");
         (0..2).for_each(|_| f.ahead.fault_found());
         assert_eq!(f.fault(901_500).unwrap().1, 32);
-        // However many there were, a thousand hits are enough.
+        // After any number of misses, a thousand hits are enough.
         (0..5000).for_each(|i| assert!(f.fault(1_000_500 + i * 1000).is_some()));
         (0..1000).for_each(|_| f.ahead.fault_found());
         assert_eq!(f.fault(1 << 29).unwrap().1, 32);

@@ -1,4 +1,4 @@
-//! Which pages of which files are in memory, and in what state.
+//! Page cache: which pages of which files are in memory, and in what state.
 //!
 //! ```text
 //!              insert                 write, first store through a mapping
@@ -10,16 +10,17 @@
 //!                        +---------- writing <---------------------+-+
 //!                          end_write
 //! ```
-//! A file's pages are entries of its own tree ([`Space`]); an entry is mapped while a program can
-//! reach the page through it. A page that leaves memory leaves its shadow there.
+//! A file's pages are entries of its own tree ([`Space`]). An entry is mapped while a program can
+//! reach the page through it. A page that leaves memory leaves its shadow in its entry.
 //!
 //! Invariants
 //! * PAGECACHE-1: a page is in its file's `dirty` set exactly while its folio is `DIRTY`.
-//! * PAGECACHE-2: `WRITEBACK` is set from `take_batch` to `end_write`; meanwhile the page is in memory.
-//! * PAGECACHE-3: a dirty page leaves memory only by truncation. A page whose write failed is dirty again,
-//!   and the failure is told to everybody who syncs the file, once each.
-//! * PAGECACHE-4: an entry is `DIRTY` only if its folio is: the first store through a mapping since the page
-//!   was last clean is reported by [`PageCache::make_dirty`].
+//! * PAGECACHE-2: `WRITEBACK` is set from `take_batch` to `end_write`. Meanwhile the page stays in
+//!   memory.
+//! * PAGECACHE-3: a dirty page leaves memory only by truncation. A page whose write failed is dirty
+//!   again. Every descriptor that syncs the file gets the error once.
+//! * PAGECACHE-4: an entry is `DIRTY` only if its folio is. [`PageCache::make_dirty`] reports the
+//!   first store through a mapping since the page was last clean.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -32,27 +33,28 @@ use crate::observe::vmstat::Event;
 use crate::space::{Pte, Space};
 use crate::types::{MmId, Pfn, Vpn};
 
-/// A file.
+/// Number of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileId(pub u32);
 
-/// What is at a page of a file.
+/// Result of looking up a page of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// It is in memory.
+    /// The page is in memory.
     Here(Pfn),
-    /// It is not; what it left when it went.
+    /// The page is not in memory; it may have left a shadow.
     Absent(Option<Shadow>),
-    /// Beyond the end of the file.
+    /// The page lies beyond the end of the file.
     Beyond,
 }
 
 /// How far a truncation got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Truncated {
-    /// All is gone; pages dropped.
+    /// The truncation is complete; number of pages dropped.
     Done(u64),
-    /// Pages are being written: call again when some of these writes have ended.
+    /// Some pages are being written; number of pages dropped. Call again when some of these writes
+    /// have ended.
     Wait(u64),
 }
 
@@ -61,15 +63,15 @@ pub(super) struct File {
     pub space: Arc<Space>,
     pub pages: u64,
     pub dirty: BTreeSet<u64>,
-    /// When the oldest dirty page became so, as far as known.
+    /// Time in milliseconds at which the oldest dirty page became dirty, as far as known.
     pub since_ms: u64,
-    /// Pages left of those that were dirty when the file was old enough to be written.
+    /// Number of pages still to write of those that were dirty when the file expired.
     pub owed: u64,
     pub queued: bool,
-    /// Where the next batch begins.
+    /// Page at which the next batch begins.
     pub cursor: u64,
     pub writing: u64,
-    /// Failed writes so far.
+    /// Number of failed writes.
     pub failures: u64,
 }
 
@@ -77,33 +79,33 @@ pub(super) struct File {
 #[derive(Debug, Default)]
 pub struct PageCache {
     pub(super) files: Vec<File>,
-    /// By address space.
+    /// The file of each address space, indexed by address space.
     by_space: Vec<Option<FileId>>,
-    /// Files with dirty pages, those that have waited longest in front.
+    /// Files with dirty pages; those that have waited longest come first.
     pub(super) queue: VecDeque<FileId>,
     pub(super) dirty: u64,
     pub(super) writing: u64,
-    /// Both together, by node.
+    /// Pages dirty or being written, by node.
     unclean: Vec<u64>,
     pub(super) written: u64,
     pub(super) dirtied: u64,
-    /// Reclaim met dirty pages that nobody was writing.
+    /// Whether reclaim met dirty pages whose write had not begun.
     pub(super) wanted: bool,
-    /// Pages left of those that were dirty when it asked for them to be written.
+    /// Number of pages still to write of those that were dirty when reclaim asked the flusher.
     pub(super) owed: u64,
-    /// The same of all files that are old enough, together.
+    /// Sum of `File::owed` over all files that have expired.
     pub(super) due: u64,
     pub(super) wakes: u64,
 }
 
 impl PageCache {
-    /// No files.
+    /// Creates a cache without files.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a file of so many pages, none in memory. Its folios belong to `space`.
+    /// Adds a file of `pages` pages, none in memory. Its folios belong to `space`.
     pub fn add_file(&mut self, space: Arc<Space>, pages: u64) -> FileId {
         let id = FileId(self.files.len() as u32);
         let at = space.id().0 as usize;
@@ -125,7 +127,7 @@ impl PageCache {
         id
     }
 
-    /// The file whose folios belong to `mm`.
+    /// Returns the file whose folios belong to `mm`.
     #[must_use]
     pub fn file_of(&self, mm: MmId) -> Option<FileId> {
         self.by_space.get(mm.0 as usize).copied().flatten()
@@ -139,37 +141,38 @@ impl PageCache {
         &mut self.files[id.0 as usize]
     }
 
-    /// The length of a file in pages.
+    /// Returns the length of a file in pages.
     #[must_use]
     pub fn pages(&self, id: FileId) -> u64 {
         self.file(id).pages
     }
 
-    /// Makes a file longer; what is new reads as zeros.
+    /// Makes a file longer; the new part reads as zeros.
     pub fn extend(&mut self, id: FileId, pages: u64) {
         let file = self.file_mut(id);
         file.pages = file.pages.max(pages);
     }
 
-    /// Dirty pages of all files.
+    /// Returns the number of dirty pages of all files.
     #[must_use]
     pub fn dirty(&self) -> u64 {
         self.dirty
     }
 
-    /// Pages being written.
+    /// Returns the number of pages being written.
     #[must_use]
     pub fn writing(&self) -> u64 {
         self.writing
     }
 
-    /// Pages of a node that are dirty or being written; those that are both count twice.
+    /// Returns the number of pages of a node that are dirty or being written. A page that is both
+    /// counts twice.
     #[must_use]
     pub fn unclean_on(&self, node: usize) -> u64 {
         self.unclean.get(node).copied().unwrap_or(0)
     }
 
-    /// A page became dirty, or its write began.
+    /// Counts a page that became dirty, or whose write began.
     fn count_unclean(&mut self, cx: &Ctx, pfn: Pfn) {
         let node = usize::from(cx.folios.node(pfn));
         if self.unclean.len() <= node {
@@ -178,18 +181,18 @@ impl PageCache {
         self.unclean[node] += 1;
     }
 
-    /// A page is dirty no more, or its write ended.
+    /// Discounts a page that is no longer dirty, or whose write ended.
     pub(super) fn count_clean(&mut self, cx: &Ctx, pfn: Pfn) {
         self.unclean[usize::from(cx.folios.node(pfn))] -= 1;
     }
 
-    /// Pages written so far.
+    /// Returns the number of pages written.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Pages made dirty so far.
+    /// Returns the number of pages made dirty.
     #[must_use]
     pub fn dirtied(&self) -> u64 {
         self.dirtied
@@ -209,7 +212,7 @@ impl PageCache {
         }
     }
 
-    /// Asks `what` about reading ahead in `area` of a file, `max` pages at once.
+    /// Calls `what` with the readahead view of `area` of a file, with at most `max` pages a window.
     pub fn ask_ahead<T>(
         &self,
         id: FileId,
@@ -222,13 +225,13 @@ impl PageCache {
         what(&View { area, max, here: &here })
     }
 
-    /// The pages of a window that have to be read, in order.
+    /// Returns the pages of a window that have to be read, in order.
     pub fn missing(&self, id: FileId, window: Window) -> impl Iterator<Item = u64> + '_ {
         window.range().filter(move |&page| matches!(self.find(id, page), Found::Absent(_)))
     }
 
-    /// Puts a page into the frame `pfn`, which the caller has got and filled (or will, and lets
-    /// nobody see it before). It is told to the lists by the caller, who may batch that.
+    /// Puts a page into the frame `pfn`. The caller owns the frame and has filled it, or fills it
+    /// before any program sees it. The caller also adds the folio to the lists, perhaps in a batch.
     pub fn insert(&mut self, cx: &Ctx, v: &Lruvec, id: FileId, page: u64, pfn: Pfn, flags: Word) {
         let space = &self.file(id).space;
         let place = space.tree().place(Vpn(page));
@@ -242,8 +245,8 @@ impl PageCache {
         place.table.set(place.index, Pte::of_frame(pfn, bits));
     }
 
-    /// Maps a page that is here: it can be stored to without anybody being asked from the first
-    /// store on.
+    /// Maps a page in memory. With `store` the program can then store to it without a further
+    /// report.
     pub fn map(&mut self, cx: &Ctx, id: FileId, page: u64, store: bool) {
         let space = Arc::clone(&self.file(id).space);
         let place = space.tree().place(Vpn(page));
@@ -257,7 +260,8 @@ impl PageCache {
         place.touch(pte, Pte::MAPPED | Pte::ACCESSED | dirty);
     }
 
-    /// A page was changed: by a write, or by the first store through a mapping since it was clean.
+    /// Marks a page dirty. A write, or the first store through a mapping since it was clean, has
+    /// changed it.
     pub fn make_dirty(&mut self, cx: &Ctx, id: FileId, page: u64, pfn: Pfn) {
         if cx.folios.set(pfn, Word::DIRTY).has(Word::DIRTY) {
             return;
@@ -277,8 +281,8 @@ impl PageCache {
         }
     }
 
-    /// Whether reclaim may take the folio out, which it has found unused. If so, it is out when
-    /// this returns, and the frame is the caller's.
+    /// Tries to evict a folio that reclaim found unused. On `Freed` the page is out of the cache
+    /// and the caller owns the frame.
     pub fn evict(&mut self, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> Evicted {
         let w = cx.folios.word(pfn);
         debug_assert_eq!(w.ty(), LruType::File);
@@ -290,7 +294,8 @@ impl PageCache {
         Evicted::Freed
     }
 
-    /// A page is forgotten, whatever it holds: its file was cut, or its memory is given up.
+    /// Removes a page, even if it is dirty, because its file was truncated or its memory is given
+    /// up.
     pub fn forget(&mut self, cx: &Ctx, id: FileId, page: u64, pfn: Pfn) {
         if cx.folios.clear(pfn, Word::DIRTY).has(Word::DIRTY) {
             self.dirty -= 1;
@@ -339,21 +344,21 @@ impl PageCache {
         Truncated::Done(dropped)
     }
 
-    /// Whether a file has nothing dirty and nothing being written.
+    /// Returns whether a file has no dirty page and no page being written.
     #[must_use]
     pub fn is_clean(&self, id: FileId) -> bool {
         let file = self.file(id);
         file.dirty.is_empty() && file.writing == 0
     }
 
-    /// Failed writes of a file so far: what a descriptor remembers when it is opened.
+    /// Returns the number of failed writes of a file. A descriptor remembers it when it is opened.
     #[must_use]
     pub fn failures(&self, id: FileId) -> u64 {
         self.file(id).failures
     }
 
-    /// The answer to a sync: whether a write has failed since `seen` was last told, which is told
-    /// now.
+    /// Returns the result of a sync: an error if a write has failed since `seen`. Updates `seen`,
+    /// so each failure is reported once.
     pub fn synced(&self, id: FileId, seen: &mut u64) -> Result<(), WriteFailed> {
         let failures = self.file(id).failures;
         if failures > *seen {
@@ -395,7 +400,7 @@ impl PageCache {
     }
 }
 
-/// A page could not be written. It is still dirty.
+/// Error of a sync: a page could not be written. It is still dirty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteFailed;
 

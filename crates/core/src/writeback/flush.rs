@@ -1,11 +1,12 @@
-//! What to write next, and how it ended.
+//! Flusher: chooses the dirty file pages to write next and records how each write ended.
 //!
 //! Files with dirty pages wait in a queue. A batch takes the file that has waited longest, if it is
-//! due, and as many of its pages as it may in the order they lie in the file, beginning where the
-//! last batch stopped; a file with pages left goes to the back, unless it is old enough.
+//! due. It takes that file's pages in file order, up to a maximum, from where the last batch
+//! stopped. A file with pages left goes to the back of the queue, unless it has expired.
 //!
-//! As in the kernel, a file that is old enough is written whole, and who asks in want of memory has
-//! all written that is dirty then: batch after batch, until as many pages are begun as there were.
+//! As in the kernel, a file that has expired is written whole. If reclaim asks because it lacks
+//! memory, the flusher writes all pages that are dirty then. Both go batch after batch, until as
+//! many pages are begun as were dirty.
 
 use std::sync::Arc;
 
@@ -17,56 +18,56 @@ use crate::observe::vmstat::Event;
 use crate::space::Pte;
 use crate::types::{Pfn, Vpn};
 
-/// Pages of one file begun at a time.
+/// Number of pages of one file that one batch begins.
 pub const BATCH_MAX: u64 = if cfg!(test) { 4 } else { 1024 };
 
-/// Pages to be written that lie in a row.
+/// Consecutive pages of a file to write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// Whose.
+    /// File of the pages.
     pub file: FileId,
-    /// The first.
+    /// First page.
     pub page: u64,
-    /// Their frames, in order.
+    /// Frames of the pages, in order.
     pub frames: Vec<Pfn>,
 }
 
 /// Why pages are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// They are old.
+    /// The pages are old.
     Age,
-    /// There are too many, or reclaim asked.
+    /// There are too many dirty pages, or reclaim asked.
     Amount,
-    /// Somebody waits for this file to be on the device.
+    /// A caller waits until this file is on the device.
     Sync(FileId),
 }
 
 impl PageCache {
-    /// Reclaim met dirty pages at the old end: the flusher has work.
+    /// Asks the flusher to work, because reclaim met dirty pages at the old end.
     pub fn ask_flusher(&mut self) {
         self.wanted = true;
     }
 
-    /// Whether reclaim asked and nobody has seen to it.
+    /// Returns whether reclaim has asked and the flusher has not yet responded.
     #[must_use]
     pub fn flusher_asked(&self) -> bool {
         self.wanted
     }
 
-    /// Times reclaim asked and was seen to.
+    /// Returns how often the flusher has responded to reclaim.
     #[must_use]
     pub fn flusher_wakes(&self) -> u64 {
         self.wakes
     }
 
-    /// Whether the flusher has work that cannot wait for its next look.
+    /// Returns whether the flusher has work that cannot wait for its next round.
     #[must_use]
     pub fn flush_now(&self, t: &Thresholds) -> bool {
         self.dirty > 0 && (self.wanted || self.owed + self.due > 0 || self.dirty > t.background)
     }
 
-    /// Chooses what the flusher writes now: one batch, or nothing.
+    /// Chooses the flusher's next work: one batch, or nothing.
     pub fn next_batch(&mut self, cx: &Ctx, limits: &Limits, t: &Thresholds) -> Vec<Run> {
         if std::mem::take(&mut self.wanted) {
             self.wakes += 1;
@@ -91,22 +92,22 @@ impl PageCache {
                     return runs;
                 }
             } else {
-                // Files behind it have waited less.
+                // Files behind this one have waited less.
                 break;
             }
         }
-        // What is left is being written already.
+        // All remaining dirty pages are being written already.
         self.owed = 0;
         Vec::new()
     }
 
-    /// Begins to write up to `most` pages of a file. All that somebody is writing already are left.
+    /// Begins to write up to `most` pages of a file. Skips pages that are being written already.
     pub fn take_batch(&mut self, cx: &Ctx, id: FileId, why: Why, most: u64) -> Vec<Run> {
         let file = self.file_mut(id);
         let space = Arc::clone(&file.space);
         let from = if matches!(why, Why::Sync(_)) { 0 } else { file.cursor };
         let mut runs: Vec<Run> = Vec::new();
-        // Some may be under way already: a few more than can be taken are looked at.
+        // Some pages may be under way already, so more are examined than can be taken.
         let looked = usize::try_from(most.saturating_mul(4)).unwrap_or(usize::MAX);
         let (after, before) = (file.dirty.range(from..), file.dirty.range(..from));
         let order: Vec<u64> = after.chain(before).take(looked).copied().collect();
@@ -120,7 +121,7 @@ impl PageCache {
             if cx.folios.word(pfn).has(Word::WRITEBACK) {
                 continue;
             }
-            // From here on a store through a mapping is the first one again.
+            // From here on a store through a mapping counts as the first one again.
             place.table.clear(place.index, Pte::DIRTY);
             cx.folios.update(pfn, |w| w.without(Word::DIRTY).with(Word::WRITEBACK));
             let file = self.file_mut(id);
@@ -156,7 +157,8 @@ impl PageCache {
         runs
     }
 
-    /// Begins to write one dirty page, alone. False if it is not dirty, or being written already.
+    /// Begins to write one dirty page, alone. Returns `None` if it is not dirty, or being written
+    /// already.
     pub fn take_one(&mut self, cx: &Ctx, pfn: Pfn) -> Option<(FileId, u64)> {
         let w = cx.folios.word(pfn);
         let (mm, vpn) = cx.folios.owner(pfn);
@@ -176,7 +178,8 @@ impl PageCache {
         Some((id, vpn.0))
     }
 
-    /// The write of one page ended. A failed one is dirty again, and its file knows.
+    /// Records the end of one page's write. After a failure the page is dirty again, and its file
+    /// counts the failure.
     pub fn end_write(&mut self, cx: &Ctx, v: &Lruvec, pfn: Pfn, ok: bool) {
         let (mm, vpn) = cx.folios.owner(pfn);
         let Some(id) = self.file_of(mm) else { return };

@@ -1,13 +1,13 @@
-//! How many pages may be dirty.
+//! Limits on dirty memory.
 //!
-//! Shares are of what could be dirty at all: free pages and file pages, less what must stay free.
-//! Between the background and the dirty threshold nobody waits yet in the lower half (`freerun`);
-//! above it those who write are slowed down, the more the closer they come to the limit.
+//! Percentages are relative to the dirtyable memory: free pages and file pages, less the reserves.
+//! Up to the middle between the background and the dirty threshold (`freerun`) no writer waits.
+//! Above it writers are slowed down, the more the closer they come to the limit.
 
 /// An amount of dirty memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Amount {
-    /// Percent of what could be dirty.
+    /// Percent of the dirtyable memory.
     Percent(f64),
     /// Pages.
     Pages(u64),
@@ -22,16 +22,16 @@ impl Amount {
     }
 }
 
-/// When pages are written, and how much may be dirty.
+/// When dirty pages are written, and how many there may be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// From here on the flusher works all the time.
+    /// Amount from which on the flusher works continuously.
     pub background: Amount,
-    /// Nobody makes pages dirty beyond this.
+    /// Amount beyond which no writer may make pages dirty.
     pub dirty: Amount,
-    /// The age at which a file's dirty pages are written.
+    /// Age at which a file's dirty pages are written, in milliseconds.
     pub expire_ms: u64,
-    /// How often the flusher looks.
+    /// Interval between two rounds of the flusher, in milliseconds.
     pub interval_ms: u64,
 }
 
@@ -49,21 +49,21 @@ impl Default for Limits {
 /// The limits in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Thresholds {
-    /// See [`Limits::background`].
+    /// [`Limits::background`] in pages.
     pub background: u64,
-    /// See [`Limits::dirty`].
+    /// [`Limits::dirty`] in pages.
     pub dirty: u64,
 }
 
-/// What could be dirty: free and file pages, less what must stay free.
+/// Returns the number of dirtyable pages: free and file pages, less the reserves.
 #[must_use]
 pub const fn dirtyable(free: u64, file: u64, reserves: u64) -> u64 {
     (free + file).saturating_sub(reserves)
 }
 
 impl Limits {
-    /// In pages, for memory of which `dirtyable` pages could be dirty. `urgent`: the task must not
-    /// wait if that can be helped.
+    /// Returns the limits in pages, for memory with `dirtyable` dirtyable pages. With `urgent` they
+    /// are higher, because the task should not wait.
     #[must_use]
     pub fn thresholds(&self, dirtyable: u64, urgent: bool) -> Thresholds {
         let dirty = self.dirty.of(dirtyable);
@@ -77,19 +77,19 @@ impl Limits {
 }
 
 impl Thresholds {
-    /// Up to here nobody is slowed down.
+    /// Returns the number of dirty pages up to which no writer is slowed down.
     #[must_use]
     pub const fn freerun(&self) -> u64 {
         u64::midpoint(self.background, self.dirty)
     }
 
-    /// Where the amount of dirty memory is to settle.
+    /// Returns the number of dirty pages that the throttling aims at.
     #[must_use]
     pub const fn setpoint(&self) -> u64 {
         u64::midpoint(self.freerun(), self.dirty)
     }
 
-    /// By what the pace of writers is multiplied at `dirty` pages: 1 at the setpoint, 2 at most, 0
+    /// Returns the factor for the pace of writers at `dirty` pages: 1 at the setpoint, at most 2, 0
     /// at the limit.
     #[must_use]
     pub fn ratio(&self, dirty: u64) -> f64 {
@@ -101,7 +101,7 @@ impl Thresholds {
         (1.0 + ((set - at) / room).powi(3)).clamp(0.0, 2.0)
     }
 
-    /// Pages a task may make dirty between two looks at all this.
+    /// Returns how many pages a task may make dirty between two checks of the limits.
     #[must_use]
     pub fn check_pages(&self, cpus: u64) -> u64 {
         (self.dirty / (cpus.max(1) * 32)).clamp(16, 1 << 10)

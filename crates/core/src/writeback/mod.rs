@@ -1,14 +1,15 @@
-//! Dirty pages: who makes them so, who writes them, who waits.
+//! Page cache, dirty pages and write-out.
 //!
 //! * [`cache`]: which pages of which files are in memory, dirty, being written; reading, writing,
 //!   mapping, truncating, syncing.
-//! * [`ahead`]: what is read together with a page that is missing.
-//! * [`flush`]: choosing what to write and taking note of how it ended.
-//! * [`writes`]: write-out under way, of anonymous pages, too: begun, handed out, ended.
-//! * [`limits`]: how much may be dirty; [`pace`]: how fast those who write may go on.
+//! * [`ahead`]: the pages to read together with a missing page.
+//! * [`flush`]: choice of the pages to write, and their state after the write.
+//! * [`writes`]: write-out under way, of files and anonymous pages: begun, submitted, ended.
+//! * [`limits`]: how many pages may be dirty; [`pace`]: how fast writers may go on.
 //!
-//! Contents and devices are the driver's: the cache says "read this run", "write that run", and is
-//! told how it went. One owner calls it; it holds no lock while it calls the lists.
+//! The driver owns contents and devices. The cache tells it which runs to read and write, and the
+//! driver reports the results. One owner calls the cache. The cache holds no lock while it calls
+//! the lists.
 
 pub mod ahead;
 pub mod cache;

@@ -1,8 +1,8 @@
-//! The page cache against the simplest thing that could be right: an array of pages for each file.
+//! Checks the page cache against a trivial model: an array of pages for each file.
 //!
-//! Contents live here: a cell for each frame, a cell for each page of the disk. A write to the disk
-//! carries what the page held when it began, and may fail. Every read is compared, and in the end
-//! every page.
+//! The test keeps the contents: a cell for each frame, a cell for each page of the disk. A write to
+//! the disk carries the contents of the page at its start, and may fail. The test compares every
+//! read, and every page in the end.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const FILES: u32 = 3;
 const PAGES: u64 = 40;
 const AHEAD_MAX: u64 = 8;
 
-/// How a page is met that has to do with reading ahead.
+/// Kind of an access that concerns readahead.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Touch {
     Missed,
@@ -37,7 +37,7 @@ enum Touch {
 #[derive(Clone, Debug)]
 enum Op {
     Read(u32, u64),
-    /// So many pages in one go.
+    /// Reads the given number of consecutive pages in one go.
     ReadOn(u32, u64, u64),
     Write(u32, u64, u8),
     Load(u32, u64),
@@ -184,7 +184,8 @@ impl World {
         self.submit(runs);
     }
 
-    /// A frame, whatever that takes; none if everything is dirty and cannot be written.
+    /// Returns a free frame, reclaiming and flushing if need be. Returns `None` if everything is
+    /// dirty and cannot be written.
     fn frame(&mut self) -> Option<Pfn> {
         for _ in 0..8 {
             if let Some(pfn) = self.free.pop() {
@@ -202,7 +203,7 @@ impl World {
         None
     }
 
-    /// What reading ahead says of a page of a file that is missing, or marked.
+    /// Asks readahead for the window of a page of a file that is missing or marked.
     fn window(&mut self, file: FileId, page: u64, asked: u64, how: Touch) -> Option<Window> {
         let ahead = &mut self.ahead[file.0 as usize];
         let window = self.cache.ask_ahead(file, 0..u64::MAX, AHEAD_MAX, |view| match how {
@@ -226,8 +227,8 @@ impl World {
         Some(pfn)
     }
 
-    /// The page's frame, brought in if need be, with what is read ahead where there are frames for
-    /// it.
+    /// Returns the page's frame and brings the page in if need be. Also reads ahead as far as there
+    /// are free frames.
     fn bring(&mut self, file: FileId, page: u64, asked: u64, mapped: bool) -> Option<Pfn> {
         let (pfn, window) = match self.cache.find(file, page) {
             Found::Here(pfn) => {
@@ -251,7 +252,7 @@ impl World {
         let Some(window) = window else { return Some(pfn) };
         let missing: Vec<u64> = self.cache.missing(file, window).collect();
         for at in missing {
-            // What was asked for stays in memory while the others come.
+            // The requested page stays in memory while the others are read.
             if self.free.is_empty() {
                 break;
             }
@@ -300,7 +301,7 @@ impl World {
             Op::Store(f, p, byte) if p < self.model[f as usize].len() as u64 => {
                 let Some(pfn) = self.bring(FileId(f), p, 1, true) else { return };
                 let pte = self.list[f as usize].tree().place(Vpn(p)).get();
-                // Only the first store is told to anybody.
+                // Only the first store is reported.
                 if !pte.all(Pte::MAPPED | Pte::DIRTY) {
                     let cx = cx!(self);
                     self.cache.map(&cx, FileId(f), p, true);
@@ -331,7 +332,8 @@ impl World {
 
     fn sync(&mut self, f: u32) {
         let file = FileId(f);
-        // Each page is tried once beside what is under way: a dead disk must not hold us for ever.
+        // Each page is tried once beside the writes under way, because a dead disk must not block
+        // the test for ever.
         for _ in 0..2 {
             while !self.flying.is_empty() {
                 self.complete();
@@ -370,7 +372,7 @@ impl World {
         self.model[f as usize].truncate(pages as usize);
     }
 
-    /// Every byte, wherever it is.
+    /// Compares every byte, in memory or on disk.
     fn compare(&mut self) {
         let cx = cx!(self);
         self.cache.check(&cx);
@@ -434,7 +436,7 @@ proptest! {
             world.apply(op);
         }
         world.compare();
-        // And once more, with the disk in order, through the disk alone.
+        // Once more, with a working disk, by the contents of the disk alone.
         world.works = true;
         for f in 0..FILES {
             world.sync(f);
@@ -444,7 +446,7 @@ proptest! {
     }
 }
 
-/// Pages begun by each look of the flusher, until it has nothing left that cannot wait.
+/// Returns the pages begun in each round of the flusher, until nothing is left that cannot wait.
 fn looks(w: &mut World) -> Vec<usize> {
     let t = Thresholds { background: 100, dirty: 200 };
     let limits = Limits { expire_ms: 100, ..Limits::default() };
@@ -462,7 +464,8 @@ fn looks(w: &mut World) -> Vec<usize> {
 
 #[test]
 fn a_file_that_is_old_enough_is_written_whole() {
-    // It was one batch in thirty seconds: nearly the whole page cache of a database stood dirty.
+    // Shows that an expired file is not limited to one batch in thirty seconds. With that limit
+    // nearly the whole page cache of a database stayed dirty.
     let mut w = World::new(LruKind::Gen, Dirty::K618);
     (20..30).rev().for_each(|p| w.apply(&Op::Write(0, p, 1)));
     w.now_ms = 60;
@@ -505,7 +508,7 @@ fn a_file_read_in_order_is_fetched_in_windows() {
     w.reclaim(FRAMES.into());
     let before = w.fetched_ahead;
     (0..PAGES).for_each(|p| w.apply(&Op::Read(0, p)));
-    // All but the first page and those that found no free frame.
+    // All pages but the first and those that found no free frame.
     assert!(w.fetched_ahead - before > PAGES / 2, "{}", w.fetched_ahead - before);
     w.compare();
 }
@@ -568,7 +571,7 @@ fn batches_take_turns_and_go_on_where_they_stopped() {
     assert_eq!(runs(&mut w, Why::Amount, 9), [(2, 1), (5, 1)], "page 0 is being written still");
     w.apply(&Op::Complete(9));
     assert_eq!(runs(&mut w, Why::Amount, 9), [(0, 1)]);
-    // The other file is not old enough yet, and is when time has passed.
+    // The other file has not expired yet. It does when time has passed.
     w.now_ms = 120;
     w.flush();
     assert_eq!(w.flying.len(), 1);

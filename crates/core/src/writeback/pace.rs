@@ -1,27 +1,26 @@
-//! How fast those who make pages dirty may go on.
+//! Pace of the writers: how fast each task may make pages dirty.
 //!
-//! Owns the estimate of a device's write bandwidth and of the pace that each writer may keep so
-//! that all together make as many pages dirty as the device writes. The estimate is corrected by
-//! what was measured: too many dirtied pages for the bandwidth, and the pace falls in that
-//! proportion.
+//! Owns the estimates of a device's write bandwidth and of the pace of each writer. The pace is
+//! such that all writers together make as many pages dirty as the device writes. It is corrected by
+//! measurement: it falls in the proportion in which too many pages become dirty for the bandwidth.
 
 use super::limits::Thresholds;
 
-/// Between two corrections.
+/// Time between two corrections.
 const UPDATE_NS: u64 = 200_000_000;
-/// How far back the bandwidth looks.
+/// Time over which the bandwidth is averaged.
 const MEMORY_NS: u64 = 3_000_000_000;
-/// The longest a writer is held at a time.
+/// The longest single pause of a writer, in nanoseconds.
 pub const PAUSE_NS_MAX: u64 = 200_000_000;
-/// Shorter pauses are saved up.
+/// Shorter pauses are deferred and added up.
 const PAUSE_NS_MIN: u64 = 1_000_000;
 
 /// The pace of one device.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// Pages a second the device writes.
+    /// Pages a second that the device writes.
     bandwidth: f64,
-    /// Pages a second each writer may make dirty at the setpoint.
+    /// Pages a second that each writer may make dirty at the setpoint.
     each: f64,
     since_ns: u64,
     written: u64,
@@ -29,30 +28,31 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For a device that is thought to write so many pages a second.
+    /// Creates the pace of a device with an estimated bandwidth of `pages_per_s` pages a second.
     #[must_use]
     pub fn new(pages_per_s: f64) -> Self {
         let bandwidth = pages_per_s.max(1.0);
         Self { bandwidth, each: bandwidth, since_ns: 0, written: 0, dirtied: 0 }
     }
 
-    /// Pages a second the device writes, as far as known.
+    /// Returns the estimated number of pages a second that the device writes.
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
         self.bandwidth
     }
 
-    /// Pages were made dirty.
+    /// Counts pages that were made dirty.
     pub fn dirtied(&mut self, pages: u64) {
         self.dirtied += pages;
     }
 
-    /// Pages were written.
+    /// Counts pages that were written.
     pub fn written(&mut self, pages: u64) {
         self.written += pages;
     }
 
-    /// Corrects the estimates, if it is time. `busy`: the device had writes to do all along.
+    /// Corrects the estimates, if the update interval is over. `busy` means that the device had
+    /// writes to do all the time.
     pub fn update(&mut self, now_ns: u64, dirty: u64, t: &Thresholds, busy: bool) {
         let elapsed = now_ns.saturating_sub(self.since_ns);
         if elapsed < UPDATE_NS {
@@ -66,7 +66,7 @@ impl Pace {
             self.bandwidth = self.bandwidth.max(1.0);
         }
         if dirty > t.freerun() && made > 0.0 {
-            // What each writer really did, scaled to what the device can take.
+            // The pace that the writers really kept, scaled to the bandwidth of the device.
             let did = self.each * t.ratio(dirty).max(0.01);
             let balanced = (did * self.bandwidth / made).clamp(1.0, self.bandwidth);
             self.each += (balanced - self.each) / 2.0;
@@ -76,7 +76,8 @@ impl Pace {
         (self.since_ns, self.written, self.dirtied) = (now_ns, 0, 0);
     }
 
-    /// How long a writer that has made `pages` dirty since its last pause is to wait; 0: not yet.
+    /// Returns how long a writer that has made `pages` pages dirty since its last pause must wait,
+    /// in nanoseconds. 0 means not yet.
     #[must_use]
     pub fn pause_ns(&self, pages: u64, dirty: u64, t: &Thresholds) -> u64 {
         if dirty <= t.freerun() {
@@ -97,8 +98,8 @@ mod tests {
 
     const T: Thresholds = Thresholds { background: 10_000, dirty: 20_000 };
 
-    /// `writers` that could make any number of pages dirty, and a device; returns pages dirty over
-    /// time, each millisecond, and the longest pause.
+    /// Simulates `writers` that could make any number of pages dirty, and a device. Returns the
+    /// number of dirty pages at each millisecond, and the longest pause.
     fn run(writers: usize, device_per_ms: u64, guess: f64, ms: u64) -> (Vec<u64>, u64) {
         let mut pace = Pace::new(guess);
         let mut dirty = 0u64;
@@ -111,7 +112,7 @@ mod tests {
                 if *wake > now {
                     continue;
                 }
-                // 32 pages take no time at all beside the pause.
+                // The time to make 32 pages dirty is negligible beside the pause.
                 let n = 32.min(T.dirty.saturating_sub(dirty));
                 dirty += n;
                 pace.dirtied(n);

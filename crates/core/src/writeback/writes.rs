@@ -1,15 +1,17 @@
 //! Write-out under way, of files and of anonymous pages alike.
 //!
-//! What a reclaim run begins to write is gathered and handed out when the run ends: in order, with
-//! neighbours in one request. A page is marked when its write begins ([`Writes::begin`]), stays in
-//! memory while it is written, and [`Writes::end`] says what became of it: it is clean and, if reclaim
-//! wants it, at the old end of its list; or the write failed, and it is dirty as before.
+//! A reclaim run gathers the pages it begins to write. They are submitted when the run ends, in
+//! order, with neighbours in one request. A page is marked when its write begins
+//! ([`Writes::begin`]) and stays in memory while it is written. [`Writes::end`] records the result.
+//! After success the page is clean and, if reclaim wants it, at the old end of its list. After a
+//! failure it is dirty as before.
 //!
-//! Whoever waits for writes ([`Throttle`](crate::reclaim::Throttle)) compares [`Writes::ended`].
+//! A thread that waits for writes ([`Throttle`](crate::reclaim::Throttle)) compares
+//! [`Writes::ended`].
 //!
 //! Invariants
 //! * WRITES-1: a folio is `WRITEBACK` from its `begin` (or the flusher's batch) to its `end`.
-//! * WRITES-2: `pending` is the number of pages begun and not ended, those gathered included.
+//! * WRITES-2: `pending` is the number of pages begun and not ended, gathered ones included.
 
 use super::cache::{FileId, PageCache};
 use super::flush::Run;
@@ -20,7 +22,7 @@ use crate::swap::SwapCache;
 use crate::tunables::SwapOrder;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 
-/// Where the first page of a request goes.
+/// Target of the first page of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum To {
     /// A page of a file.
@@ -30,7 +32,7 @@ pub enum To {
 }
 
 impl To {
-    /// The place after it, `pages` further.
+    /// Returns the target `pages` pages further on.
     fn further(self, pages: usize) -> Self {
         match self {
             Self::File(file, page) => Self::File(file, page + pages as u64),
@@ -42,13 +44,13 @@ impl To {
 /// Pages to be written in a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Where to.
+    /// Target of the first page.
     pub to: To,
-    /// From which frames, in order.
+    /// Frames of the pages, in order.
     pub frames: Vec<Pfn>,
 }
 
-/// Writes under way.
+/// The writes under way.
 #[derive(Debug, Default)]
 pub struct Writes {
     anon: Vec<(MmId, Vpn, Pfn)>,
@@ -58,20 +60,20 @@ pub struct Writes {
 }
 
 impl Writes {
-    /// Pages begun and not ended.
+    /// Returns the number of pages begun and not ended.
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.pending
     }
 
-    /// Pages whose write has ended well.
+    /// Returns the number of pages whose write has succeeded.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// Begins to write a page that reclaim has isolated. False: it is not dirty, it is being written
-    /// already, or there is no room for it.
+    /// Begins to write a page that reclaim has isolated. Returns false if the page is not dirty, is
+    /// being written already, or finds no room.
     pub fn begin(
         &mut self,
         cx: &Ctx,
@@ -98,15 +100,15 @@ impl Writes {
         true
     }
 
-    /// Takes what the flusher has begun.
+    /// Turns the runs that the flusher has begun into requests.
     pub fn flushed(&mut self, runs: Vec<Run>) -> Vec<Request> {
         self.pending += runs.iter().map(|run| run.frames.len() as u64).sum::<u64>();
         let request = |run: Run| Request { to: To::File(run.file, run.page), frames: run.frames };
         runs.into_iter().map(request).collect()
     }
 
-    /// Hands out what was gathered. Anonymous pages get their slots here: in the order in which they
-    /// were begun, or by address.
+    /// Returns the gathered pages as requests. Anonymous pages get their slots here, in the order
+    /// in which they were begun, or by address.
     pub fn submit(&mut self, cx: &Ctx, swap: &mut SwapCache) -> Vec<Request> {
         if cx.tun.swap.order == SwapOrder::Address {
             self.anon.sort_unstable();
@@ -125,7 +127,7 @@ impl Writes {
         requests
     }
 
-    /// The write of one page ended.
+    /// Records the end of one page's write.
     pub fn end(
         &mut self,
         cx: &Ctx,

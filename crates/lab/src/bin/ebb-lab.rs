@@ -1,4 +1,4 @@
-//! `ebb lab` on its own: the laboratory without the pager.
+//! `ebb lab` as a program of its own: the laboratory without the pager.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! `--attribute`: what each mechanism contributes, by turning it off alone. Of one that never ran with everything as set that
-//! is said.
+//! `--attribute`: measures the contribution of each mechanism, by turning off one at a time. The
+//! report names mechanisms that never ran with everything as set.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::experiment::stats::Estimate;
 use crate::experiment::verdict::significant;
 use crate::scenario::ArmSpec;
 
-/// Mechanisms that are off by another value than `off`.
+/// Mechanisms that another value than `off` turns off.
 const OTHERS: [(&str, &str); 4] = [
     ("gen.admission", "open"),
     ("gen.refault_distance", "off"),
@@ -18,12 +18,12 @@ const OTHERS: [(&str, &str); 4] = [
     ("lru", "classic"),
 ];
 
-/// The engine as it is set, and with each mechanism off alone.
+/// Returns the arms: the engine as set, and with one mechanism off at a time.
 #[must_use]
 pub fn arms(set: &[String]) -> Vec<ArmSpec> {
     let mut tun = Tunables::default();
     for pair in set {
-        // Pairs that are none of the engine's are the scenario's.
+        // Other pairs belong to the scenario.
         let _ = tun.set(pair);
     }
     let mut arms = vec![ArmSpec { name: "all as set".into(), set: Vec::new() }];
@@ -41,7 +41,7 @@ pub fn arms(set: &[String]) -> Vec<ArmSpec> {
     arms
 }
 
-/// The table: what the metric becomes without each mechanism.
+/// Returns the table: the metric without each mechanism.
 #[must_use]
 pub fn report(results: &[Results]) -> String {
     let mut text = String::new();
@@ -103,7 +103,8 @@ mod tests {
             let line = report.lines().find(|l| l.trim_start().starts_with(key)).unwrap();
             line.ends_with("not exercised")
         };
-        // Generations, and memory enough for kswapd: the classic lists' share of rotations plays no part.
+        // With generation lists the classic lists' share of rotations has no effect, and with
+        // enough memory kswapd does not trim again.
         assert!(said("classic.rotations=off"), "{report}");
         assert!(said("kswapd.trim_again=off"), "{report}");
         assert!(!said("gen.exact_target=off") && !said("lru=classic"), "{report}");

@@ -1,4 +1,4 @@
-//! `ebb lab check-baseline`.
+//! `ebb lab check-baseline`: compares replays with miss counts measured elsewhere.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,18 +13,18 @@ use crate::replay::Job;
 /// Arguments of `ebb lab check-baseline`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// The folder with the traces, TRACE.csv.zst
+    /// Folder with the traces, TRACE.csv.zst
     pub dir: PathBuf,
-    /// The miss counts: CSV with the columns trace, size_pages, policy, misses
+    /// Miss counts: CSV with the columns trace, size_pages, policy, misses
     #[arg(long, value_name = "FILE")]
     pub baseline: PathBuf,
-    /// Only traces whose names contain this
+    /// Only traces whose names contain this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
     /// Only these policies
     #[arg(long, short, value_name = "LIST", default_value = "all")]
     pub policy: String,
-    /// The greatest difference of miss ratios that passes, in points
+    /// Largest difference of miss ratios that passes, in percentage points
     #[arg(long, value_name = "POINTS", default_value_t = 0.5)]
     pub tolerance: f64,
     /// Also write every row to this CSV file
@@ -35,7 +35,7 @@ pub struct CheckArgs {
     pub jobs: usize,
 }
 
-/// Replays what the baseline has, and compares.
+/// Runs `ebb lab check-baseline`: replays the cases of the baseline, and compares.
 pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let policies = parse_policies(&args.policy)?;
     let cases = baseline::read(&args.baseline)?;

@@ -1,4 +1,4 @@
-//! `ebb lab fuzz`: machines drawn at random, and rules that none may break.
+//! `ebb lab fuzz`: draws machines at random, and checks rules that none may break.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use crate::fuzz::oracle::{self, Oracle};
 use crate::fuzz::{self, Finding, Hunt, draw};
 use crate::scenario::Scenario;
 
-/// The version of the JSON report.
+/// Version of the JSON report.
 const SCHEMA: u32 = 1;
 
 /// Arguments of `ebb lab fuzz`.
@@ -32,22 +32,22 @@ Examples:
 Several computers: each takes its own seeds, --seed 0, --seed 100000, and so on.
 The exit status is 1 if anything was found, and 2 for an error. The rules: docs/fuzz.md.")]
 pub struct FuzzArgs {
-    /// Look at the machines of these scenarios, each with every arm, instead of drawn ones
+    /// Check the machines of these scenarios, each with every arm, instead of random machines
     #[arg(value_name = "FILE", conflicts_with_all = ["seed", "machines", "time", "first"])]
     pub files: Vec<PathBuf>,
-    /// The first machine's seed; the next has the next number
+    /// Seed of the first machine; each further machine has the next number
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// How many machines [default: 1000, or without end with --time]
+    /// Number of machines [default: 1000, or unlimited with --time]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub machines: Option<u64>,
-    /// Begin no machine after so long, such as 60s or 5m
+    /// Begin no machine after this time, such as 60s or 5m
     #[arg(long, value_name = "TIME")]
     pub time: Option<String>,
-    /// Ask one rule alone
+    /// Check only this rule
     #[arg(long, value_name = "ORACLE")]
     pub only: Option<String>,
-    /// A switch of every machine, after those that are drawn: kswapd.idle_index=zero
+    /// Set a switch of every machine, after the random ones: kswapd.idle_index=zero
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Stop at the first finding
@@ -56,10 +56,10 @@ pub struct FuzzArgs {
     /// Print the first machine's scenario and run nothing
     #[arg(long, conflicts_with_all = ["files", "machines", "time", "only", "first", "out"])]
     pub show: bool,
-    /// Write each finding that was made small to this folder, as a scenario
+    /// Write each finding that could be shrunk to this folder, as a scenario
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// How to print
+    /// Format of the output
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
     /// Threads to use [default: one for each processor]
@@ -67,26 +67,26 @@ pub struct FuzzArgs {
     pub jobs: Option<usize>,
 }
 
-/// How to print.
+/// Format of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
-/// Machines without `--machines` and `--time`.
+/// Number of machines without `--machines` and `--time`.
 const MACHINES: u64 = 1000;
 
-/// A finding, and the first of its rule made small.
+/// A finding; the first finding of each rule is shrunk, too.
 struct Told {
     finding: Finding,
     small: Option<(String, u32)>,
 }
 
-/// Runs.
+/// Runs `ebb lab fuzz`.
 pub fn run(args: &FuzzArgs) -> anyhow::Result<ExitCode> {
     let only = args.only.as_deref().map(oracle::find).transpose().map_err(anyhow::Error::msg)?;
     if !args.files.is_empty() {
@@ -131,7 +131,7 @@ pub fn run(args: &FuzzArgs) -> anyhow::Result<ExitCode> {
         .findings
         .into_iter()
         .map(|finding| {
-            // Of each rule the first.
+            // Shrink only the first finding of each rule.
             let small = known.insert(finding.oracle.name).then(|| finding.shrunk());
             Told { finding, small }
         })
@@ -147,13 +147,13 @@ pub fn run(args: &FuzzArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!told.is_empty())))
 }
 
-/// Whether it is of the engine and not of the machine.
+/// Returns whether a setting is a switch of the engine and not a key of the machine.
 fn is_switch(pair: &str) -> bool {
     let root = pair.split(['.', '=']).next().unwrap_or_default();
     !["machine", "costs", "measure", "memcg", "workload"].contains(&root)
 }
 
-/// `60s`, `5m`, `1h`.
+/// Parses `60s`, `5m`, `1h`.
 fn seconds(text: &str) -> anyhow::Result<Duration> {
     let (number, unit) = text.split_at(text.trim_end_matches(['s', 'm', 'h']).len());
     let unit = match unit {
@@ -184,7 +184,7 @@ fn bar(machines: u64, time: Option<Duration>) -> indicatif::ProgressBar {
     bar
 }
 
-/// Where a panic ends the program: which machine it was.
+/// Reports the machine in a panic that ends the program.
 fn tell_of_panics(args: &FuzzArgs) {
     let set = settings(&args.set);
     let before = std::panic::take_hook();
@@ -213,7 +213,7 @@ fn write(folder: &Path, told: &[Told]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is reported.
+/// Contents of the report.
 struct Run<'a> {
     args: &'a FuzzArgs,
     machines: u64,
@@ -292,7 +292,7 @@ impl Run<'_> {
     }
 }
 
-/// The machines of files, each with every arm.
+/// Examines the machines of files, each with every arm.
 fn files(args: &FuzzArgs, only: Option<&'static Oracle>) -> anyhow::Result<ExitCode> {
     ensure!(args.out.is_none(), "--out: there is nothing to be written of files");
     let (mut text, mut all) = (String::new(), Vec::new());

@@ -1,4 +1,5 @@
-//! The commands of `ebb lab` as a library: arguments in, report on standard output, exit code out.
+//! The commands of `ebb lab` as a library: takes arguments, prints a report on standard output,
+//! returns the exit code.
 
 mod attribute;
 mod check;
@@ -32,51 +33,53 @@ use crate::report::{self, OutputFormat, TraceInfo};
 use crate::trace::synth::{self, Synth};
 use crate::trace::{self, CompactWriter, Format, Lack, Reader, Spool, Thinner};
 
-/// What `ebb lab` can do.
+/// Subcommands of `ebb lab`.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// List the built-in scenarios
     List,
-    /// Print a built-in scenario's file, to read or to start from
+    /// Print the file of a built-in scenario, to read or to start from
     Show {
-        /// Its name
+        /// Name of the scenario
         name: String,
     },
-    /// Run a scenario on the simulated machine and compare its sides
+    /// Run a scenario on the simulated machine and compare its arms
     Run(RunArgs),
-    /// Write a scenario with comments, to be changed
+    /// Write a scenario with comments, as a file to edit
     New(NewArgs),
-    /// Put together what `ebb lab run --shard` has printed, on one machine or many
+    /// Combine the output of `ebb lab run --shard` from one machine or several
     Merge(MergeArgs),
-    /// Draw machines at random and look for bugs of reclaim
+    /// Simulate random machines and look for bugs of reclaim
     Fuzz(FuzzArgs),
-    /// Search switches and constants for the best of one metric
+    /// Search for the values of switches and constants that are best for one metric
     Tune(TuneArgs),
     /// Replay a page trace through one or more policies
     Replay(ReplayArgs),
     /// Draw miss-ratio curves: miss ratios of policies at many memory sizes
     Mrc(mrc::MrcArgs),
-    /// List the policies and what can be set for each
+    /// List the policies and the parameters of each
     Policies {
-        /// Print the engine's switches as a page in Markdown instead, with what each value stands for: docs/switches.md
+        /// Print the engine's switches and the meaning of their values instead, as a page in
+        /// Markdown (docs/switches.md)
         #[arg(long)]
         reference: bool,
     },
-    /// Convert a trace to the compact form
+    /// Convert a trace to the compact format
     Convert(ConvertArgs),
     /// Compare replays with miss counts measured elsewhere
     CheckBaseline(CheckArgs),
-    /// Rank a policy among policies measured elsewhere: misses over the optimum's, by kind of trace
+    /// Rank a policy among policies measured elsewhere: misses relative to the optimum, by kind of
+    /// trace
     Rank(RankArgs),
 }
 
-/// Which trace, and how much of it.
+/// A trace, and the number of accesses to take from it.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// A trace file (zstd or plain), or synth:zipf, synth:uniform, synth:scanzipf, synth:loop,
-    /// with ,pages=N,accesses=N,seed=N,theta=X after it
+    /// Trace file (zstd or plain), or a synthetic trace: synth:zipf, synth:uniform, synth:scanzipf
+    /// or synth:loop, with ,pages=N,accesses=N,seed=N,theta=X after it
     pub trace: PathBuf,
-    /// The file's format, if it is not found out
+    /// Format of the file, if it cannot be detected
     #[arg(long, value_name = "FORMAT")]
     pub input_format: Option<Format>,
     /// Replay only the first N accesses
@@ -84,16 +87,16 @@ pub struct TraceArgs {
     pub accesses: u64,
 }
 
-/// What the policies of a replay are set to.
+/// Settings of the policies of a replay.
 #[derive(Debug, Args)]
 pub struct PolicyArgs {
     /// Set a policy's parameter, such as clock.bits=2; `ebb lab policies` lists them
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// What gen and classic take the pages for
+    /// Kind of memory that gen and classic take the pages for
     #[arg(long = "as", value_name = "NATURE", value_enum, default_value_t)]
     pub nature: Nature,
-    /// Where gen and classic put the pages in their address space
+    /// Order in which gen and classic put the pages in their address space
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     pub layout: Layout,
 }
@@ -116,19 +119,19 @@ Examples:
   ebb lab replay damon.txt --policy lru,gen          of damo report access --raw_form: regions, not accesses
 The forms of traces, and what is made of each: docs/traces.md.")]
 pub struct ReplayArgs {
-    /// The trace
+    /// Trace to replay
     #[command(flatten)]
     pub trace: TraceArgs,
-    /// Memory in pages, or in percent of the trace's pages; several with commas
+    /// Memory in pages, or in percent of the trace's pages; several sizes with commas
     #[arg(long, short, value_name = "PAGES|PERCENT", default_value = "50%")]
     pub memory: String,
-    /// Policies to run, with commas; all for every one
+    /// Policies to run, with commas; all: every policy
     #[arg(long, short, value_name = "LIST", default_value = "lru")]
     pub policy: String,
-    /// What its policies are set to
+    /// Settings of the policies
     #[command(flatten)]
     pub policies: PolicyArgs,
-    /// How to print
+    /// Format of the output
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
     /// Threads to use
@@ -139,13 +142,14 @@ pub struct ReplayArgs {
 /// Arguments of `ebb lab convert`.
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
-    /// The trace
+    /// Trace to convert
     #[command(flatten)]
     pub trace: TraceArgs,
-    /// The file to write; packed with zstd if its name ends in .zst
+    /// File to write; compressed with zstd if its name ends in .zst
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
-    /// Keep what passes over accessed bits so far apart would see: each page once in N units of the trace's time
+    /// Keep each page once in N units of the trace's time, as scans of accessed bits at this
+    /// interval would see it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub window: Option<u64>,
     /// With --window: count K consecutive pages as one
@@ -173,7 +177,7 @@ pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// As a shell takes it for one word.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -182,7 +186,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Writes to standard output; a reader that has gone away is no error.
+/// Writes to standard output; a closed pipe is no error.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -206,7 +210,7 @@ pub fn load(args: &TraceArgs) -> anyhow::Result<(TraceInfo, Spool)> {
     Ok((info, spool))
 }
 
-/// What a trace of this name is not.
+/// Returns the message for a trace that lacks something.
 #[must_use]
 pub fn lacking(name: &str, lack: Lack) -> String {
     match lack {
@@ -244,7 +248,7 @@ pub fn parse_memory(text: &str, pages: u32) -> anyhow::Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// The policies of a list, which must not be empty.
+/// Returns the policies of a list, which must not be empty.
 pub fn parse_policies(text: &str) -> anyhow::Result<Vec<&'static PolicyInfo>> {
     let policies = parse_list(text)?;
     if policies.is_empty() {
@@ -253,7 +257,7 @@ pub fn parse_policies(text: &str) -> anyhow::Result<Vec<&'static PolicyInfo>> {
     Ok(policies)
 }
 
-/// Shows how far a long run is, on a terminal only.
+/// Display of a long run's progress, on a terminal only.
 pub struct Progress {
     total: u64,
     done: std::sync::atomic::AtomicU64,
@@ -275,10 +279,10 @@ impl Progress {
         }
     }
 
-    /// Counts `part` more as done.
+    /// Adds `part` to the work done.
     pub fn add(&self, part: u64) {
         use std::sync::atomic::Ordering::Relaxed;
-        // Relaxed: only a display hangs on these counters.
+        // Relaxed: only the display depends on these counters.
         let done = self.done.fetch_add(part, Relaxed) + part;
         let elapsed = self.start.elapsed();
         let tenths = elapsed.as_millis() as u64 / 100;
@@ -294,7 +298,7 @@ impl Progress {
     }
 }
 
-/// Replays the trace of this name in `dir`, if it is there and there is something to do.
+/// Replays the trace of this name in `dir`, if the file exists and there are jobs.
 fn replay_named(
     dir: &Path,
     trace: &str,
@@ -388,7 +392,7 @@ fn copy_records<W: Write>(reader: &mut Reader, args: &ConvertArgs, sink: W) -> a
     let mut thinner = args.window.map(|window| Thinner::new(window, args.frame));
     let (mut records, mut thin) = (Vec::new(), Vec::new());
     let mut left = args.trace.accesses;
-    // What a file is of is known with its first records.
+    // Only the first records show the contents of the file.
     let mut more = reader.read(&mut records)?;
     let mut writer = CompactWriter::new(sink, reader.lacks()).with_context(output)?;
     while left > 0 && more {

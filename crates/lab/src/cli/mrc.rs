@@ -20,34 +20,34 @@ use crate::trace::{Lack, Reader, Sampler, Samples, load_samples};
 /// Arguments of `ebb lab mrc`.
 #[derive(Debug, Args)]
 pub struct MrcArgs {
-    /// The trace
+    /// Trace to replay
     #[command(flatten)]
     trace: TraceArgs,
-    /// Policies to run, with commas; all for every one
+    /// Policies to run, with commas; all: every policy
     #[arg(long, short, value_name = "LIST", default_value = "lru,clock,arc,s3-fifo,belady")]
     policy: String,
-    /// How many sizes, from 1 % to 100 % of the trace's pages
+    /// Number of sizes, from 1 % to 100 % of the trace's pages
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = value_parser!(u32).range(2..))]
     sizes: u32,
-    /// These sizes instead, in pages or percent, with commas
+    /// Use these sizes instead, in pages or percent, with commas
     #[arg(long, short, value_name = "LIST")]
     memory: Option<String>,
     /// Set a policy's parameter, such as clock.bits=2; `ebb lab policies` lists them
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Sample this share of the pages, such as 0.01, and state the error
+    /// Sample this share of the pages, such as 0.01, and report the error
     #[arg(long, value_name = "RATE")]
     sample: Option<f64>,
     /// Independent samples, from which the error is estimated
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(2..))]
     sample_seeds: u32,
-    /// With --sample: also replay the whole trace and state the sample's measured error
+    /// With --sample: also replay the whole trace and report the measured error of the sample
     #[arg(long, requires = "sample")]
     verify: bool,
-    /// Write a page with the plot to this file
+    /// Write an HTML page with the plot to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// How to print
+    /// Format of the output
     #[arg(long, value_enum, default_value_t)]
     format: OutputFormat,
     /// Threads to use
@@ -55,21 +55,21 @@ pub struct MrcArgs {
     jobs: usize,
 }
 
-/// Curves and what is to be said about them.
+/// Curves, and the facts to report about them.
 struct Findings {
     info: TraceInfo,
     curves: Vec<Curve>,
     sampling: Option<Sampling>,
 }
 
-/// How the curves were sampled.
+/// Method by which the curves were sampled.
 struct Sampling {
     rate: f64,
     seeds: usize,
     measured: Option<Measured>,
 }
 
-/// Runs the command.
+/// Runs `ebb lab mrc`.
 pub fn run(args: &MrcArgs) -> anyhow::Result<ExitCode> {
     parse_policies(&args.policy)?;
     Settings::parse(&args.set)?;
@@ -94,7 +94,8 @@ pub fn run(args: &MrcArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A curve of faults would be that of another program, which uses little; one of regions that of how they were cut.
+/// Refuses a trace that is only a part. A curve of page faults would show another program, one that
+/// uses little memory. A curve of regions would depend on their boundaries.
 fn refuse_part(args: &MrcArgs, lacks: Option<Lack>) -> anyhow::Result<()> {
     if let Some(lack) = lacks {
         let name = args.trace.trace.display().to_string();
@@ -176,7 +177,7 @@ fn draw(args: &TraceArgs, mut sampler: Sampler) -> anyhow::Result<Samples> {
     sampler.finish().context("temporary file")
 }
 
-/// What a sampled report says about its error.
+/// Returns the statement of a sampled report about its error.
 fn sampling_note(findings: &Findings) -> Option<String> {
     let sampling = findings.sampling.as_ref()?;
     let errors = findings.curves.iter().flat_map(|curve| &curve.points).filter(|p| !p.rough);

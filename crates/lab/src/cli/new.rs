@@ -1,4 +1,4 @@
-//! `ebb lab new`: a scenario with a comment on each line, to be changed.
+//! `ebb lab new`: writes a scenario with a comment on each line, for the user to change.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -16,39 +16,40 @@ use crate::trace::{Format, Kind, Lack, Reader};
 /// Arguments of `ebb lab new`.
 #[derive(Debug, Args)]
 pub struct NewArgs {
-    /// The scenario to write, whose name ends in .toml
+    /// File to write, with a name that ends in .toml
     #[arg(required_unless_present_any = ["reference", "schema"])]
     pub file: Option<PathBuf>,
     /// Print the page of all keys that a scenario may have (docs/scenarios.md)
     #[arg(long, conflicts_with_all = ["file", "trace", "schema"])]
     pub reference: bool,
-    /// Print a JSON schema, by which editors complete and check scenarios
+    /// Print a JSON schema with which editors complete and check scenarios
     #[arg(long, conflicts_with_all = ["file", "trace"])]
     pub schema: bool,
-    /// Play this trace in half of the memory that it uses, instead of a key-value store
+    /// Write a scenario that plays this trace in half of the memory that it uses, instead of a
+    /// key-value store
     #[arg(long, value_name = "TRACE")]
     pub trace: Option<PathBuf>,
-    /// The trace's format, if it cannot be found out
+    /// Format of the trace, if it cannot be detected
     #[arg(long, value_enum, requires = "trace")]
     pub input_format: Option<Format>,
 }
 
-/// Frames of the smallest machine there is.
+/// Number of frames of the smallest machine.
 const FRAMES_MIN: u64 = 4096;
-/// ... and of the largest.
+/// Number of frames of the largest machine.
 const FRAMES_MAX: u64 = 1 << 24;
 
-/// What a file needs to be told about.
+/// Values that go into the new file.
 struct Known {
-    /// Its `[workload.trace]` table, or another generator's.
+    /// The `[workload.trace]` table, or that of another generator.
     workload: String,
     frames: u64,
-    /// Of the memcg, as a share of the frames.
+    /// Limit of the memcg as a share of the frames.
     limit: f64,
     metrics: &'static str,
 }
 
-/// Runs the command.
+/// Runs `ebb lab new`.
 pub fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let Some(path) = &args.file else {
         print(&if args.schema { scenario::schema() } else { scenario::reference() })?;
@@ -68,7 +69,7 @@ pub fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     };
     let text = text(name, &known);
     let shown = path.display().to_string();
-    // What is written can be run.
+    // Check that the written scenario can run.
     Scenario::parse(&shown, &text)?;
     let mut file = OpenOptions::new()
         .write(true)
@@ -142,7 +143,7 @@ processes = 1           # how many play it, each with memory of its own
         pages as f64 / 256.0,
         if files { ", of files as well," } else { "" },
     );
-    // A limit of half of its pages, on a machine that has no other want of memory.
+    // Limit of half of the trace's pages, on a machine that has no other shortage of memory.
     let frames = (pages * 2).next_multiple_of(1024).clamp(FRAMES_MIN, FRAMES_MAX);
     let metrics = "\
 metric = \"elapsed_s\"    # the one that decides; the JSON report names the others

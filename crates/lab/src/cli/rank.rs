@@ -1,4 +1,4 @@
-//! `ebb lab rank`.
+//! `ebb lab rank`: ranks a policy among the policies of a baseline.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::policy::PolicyInfo;
 use crate::replay::Job;
 use crate::{baseline, ranking};
 
-/// The ranked policy's column; no baseline has this name.
+/// Column of the ranked policy; no baseline has this name.
 const OWN: &str = "Ebb";
 
 /// Arguments of `ebb lab rank`.
@@ -29,22 +29,22 @@ Examples:
   ebb lab rank traces --baseline policy-baseline.csv --set preset=k618
   ebb lab rank traces --baseline policy-baseline.csv --policy arc --only mem-")]
 pub struct RankArgs {
-    /// The folder with the traces, TRACE.csv.zst
+    /// Folder with the traces, TRACE.csv.zst
     pub dir: PathBuf,
-    /// The miss counts: CSV with the columns trace, size_pages, policy, misses, and maybe family;
+    /// Miss counts: CSV with the columns trace, size_pages, policy, misses, and optionally family;
     /// the policy Belady is the optimum
     #[arg(long, value_name = "FILE")]
     pub baseline: PathBuf,
-    /// The policy to rank
+    /// Policy to rank
     #[arg(long, short, value_name = "NAME", default_value = "gen")]
     pub policy: String,
-    /// What it is set to
+    /// Settings of the policy
     #[command(flatten)]
     pub policies: PolicyArgs,
-    /// Leave out smaller caches
+    /// Leave out caches with fewer pages
     #[arg(long, value_name = "PAGES", default_value_t = 256)]
     pub pages_min: u32,
-    /// Only traces whose names contain this
+    /// Only traces whose names contain this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
     /// Threads to use
@@ -52,7 +52,7 @@ pub struct RankArgs {
     pub jobs: usize,
 }
 
-/// Replays what the baseline has, and ranks.
+/// Runs `ebb lab rank`: replays the cases of the baseline, and ranks.
 pub fn run(args: &RankArgs) -> anyhow::Result<ExitCode> {
     let policy = PolicyInfo::find(&args.policy)?;
     let settings = args.policies.settings()?;

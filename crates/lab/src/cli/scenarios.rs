@@ -25,40 +25,42 @@ Examples:
   ebb lab run redis --seeds 2 --trace-events run.txt --trace-arm gen
   trace-vmscan-postprocess.pl < run.txt              the kernel's script for that (docs/lab-events.md)")]
 pub struct RunArgs {
-    /// What is run
+    /// Scenario and settings of the runs
     #[command(flatten)]
     pub question: Question,
-    /// Do only shard I of N of the runs, and print what `ebb lab merge` takes
+    /// Do only shard I of N of the runs, and print the input of `ebb lab merge`
     #[arg(long, value_name = "I/N", conflicts_with_all = ["html", "format"])]
     pub shard: Option<Shard>,
-    /// Also write one page with plots to this file
+    /// Also write an HTML page with plots to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// One run's events
+    /// Events of one run
     #[command(flatten)]
     pub events: EventArgs,
     /// Threads to use [default: one for each processor]
     #[arg(long, short, value_name = "N")]
     pub jobs: Option<usize>,
-    /// How to print
+    /// Format of the output
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
 }
 
-/// Which run's events are written.
+/// Choice of the run whose events are written.
 #[derive(Debug, Args)]
 pub struct EventArgs {
-    /// Also write what reclaim does in one run to this file, as ftrace prints a kernel's tracepoints (vmscan and mark_victim). Expect 400
-    /// bytes for each batch of up to 64 pages that reclaim looks at, and 120 for each page that it writes: 10 to 150 MB for a million pages
+    /// Also write the events of reclaim in one run to this file, in the format in which ftrace
+    /// prints the kernel's tracepoints (vmscan and mark_victim). Expect 400 bytes for each batch of
+    /// up to 64 pages that reclaim scans, and 120 bytes for each page that it writes: 10 to 150 MB
+    /// for a million pages
     #[arg(long, value_name = "FILE", conflicts_with_all = ["shard", "all"])]
     pub trace_events: Option<PathBuf>,
-    /// The case it is of [default: the first]
+    /// Case of the run whose events are written [default: the first]
     #[arg(long, value_name = "NAME", requires = "trace_events")]
     pub trace_case: Option<String>,
-    /// The arm it is of [default: the first]
+    /// Arm of the run whose events are written [default: the first]
     #[arg(long, value_name = "NAME", requires = "trace_events")]
     pub trace_arm: Option<String>,
-    /// Which of the arm's runs, from 0
+    /// Number of the run among the arm's runs, from 0
     #[arg(long, value_name = "N", requires = "trace_events", default_value_t = 0)]
     pub trace_seed: u32,
 }
@@ -74,14 +76,14 @@ impl EventArgs {
     }
 }
 
-/// What decides the results, wherever they are computed.
+/// Settings that decide the results, on whichever machine the runs are done.
 #[derive(Clone, Default, Debug, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
     /// A built-in scenario (`ebb lab list`), or a file ending in .toml
     #[arg(required_unless_present = "all")]
     pub scenario: Option<String>,
-    /// What is in that file.
+    /// Text of the scenario file, if the scenario is a file.
     #[arg(skip)]
     text: Option<String>,
     /// Run every built-in scenario, and score them by the rule in docs/lab-rule.md
@@ -90,16 +92,16 @@ pub struct Question {
     /// Set a key of the scenario, such as machine.cpus=4, or a switch, such as gen.walk=off
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Compare values of one key in place of what the scenario compares; the first is the baseline
+    /// Compare these values of one key instead of the scenario's arms; the first is the baseline
     #[arg(long, value_name = "KEY=A,B[,C]")]
     pub ab: Option<String>,
-    /// Turn every mechanism of the engine off, one at a time, and say what each contributes
+    /// Turn the mechanisms of the engine off, one at a time, and show the contribution of each
     #[arg(long, conflicts_with = "ab")]
     pub attribute: bool,
-    /// Run everything at half and at twice its size as well, and say which verdicts are not the same there
+    /// Also run everything at half and at twice its size, and show which verdicts differ there
     #[arg(long, conflicts_with_all = ["ab", "attribute"])]
     pub sizes: bool,
-    /// Runs of each side, on the same seeds for all sides [default: the scenario's, 10]
+    /// Runs of each arm, with the same seeds for all arms [default: the scenario's, 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub seeds: Option<u32>,
 }
@@ -107,18 +109,18 @@ pub struct Question {
 /// Arguments of `ebb lab merge`.
 #[derive(Debug, Args)]
 pub struct MergeArgs {
-    /// What `ebb lab run --shard I/N` has printed, for every I: in a file each, or several in one
+    /// Output of `ebb lab run --shard I/N` for every I: in a file each, or several in one
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// How to print
+    /// Format of the output
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
 }
 
-/// How often the machine is looked at for the pictures, to begin with.
+/// First interval between samples of the machine for the pictures, in ns.
 const SAMPLE_NS: u64 = 500_000;
 
-/// The sizes of `--sizes`, in times that of the file.
+/// Sizes of `--sizes`, as multiples of the file's.
 const SIZES: [f64; 2] = [0.5, 2.0];
 
 /// Prints the built-in scenarios.
@@ -139,7 +141,7 @@ pub fn show(name: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sides of `KEY=A,B`.
+/// Returns the arms of `KEY=A,B`.
 fn sides(text: &str) -> anyhow::Result<Vec<ArmSpec>> {
     let expected = "expected KEY=A,B, such as lru=classic,gen";
     let Some((key, values)) = text.split_once('=') else { bail!("--ab {text}: {expected}") };
@@ -157,7 +159,7 @@ fn sides(text: &str) -> anyhow::Result<Vec<ArmSpec>> {
 }
 
 impl Question {
-    /// The same with what is in its file, if it names one.
+    /// Reads the text of the scenario file, if the question names one.
     fn with_text(mut self) -> anyhow::Result<Self> {
         if let Some(name) = self.scenario.as_deref().filter(|name| name.ends_with(".toml")) {
             let text = std::fs::read_to_string(name).with_context(|| name.to_owned())?;
@@ -171,7 +173,7 @@ impl Question {
         if let Some(seeds) = self.seeds {
             scenario.measure.seeds = seeds;
         }
-        // Told here rather than in the middle of a long run.
+        // Report a wrong setting here rather than in the middle of a long run.
         Scenario::with(text, &self.set)?;
         let mut arms = self.ab.as_deref().map(sides).transpose()?;
         if self.attribute {
@@ -195,7 +197,7 @@ impl Question {
         })
     }
 
-    /// All runs, with looks at the machine so far apart.
+    /// Plans all runs, with `samples` ns between samples of the machine.
     fn plan(&self, samples: u64) -> anyhow::Result<Plan> {
         let jobs = if self.all {
             let all = BUILTIN.iter().map(|b| self.job(b.name, b.text, samples));
@@ -215,7 +217,7 @@ impl Question {
         if self.sizes { &SIZES } else { &[] }
     }
 
-    /// The outcomes of all runs, in one of the formats.
+    /// Formats the results.
     fn report(&self, results: &[Results], format: OutputFormat) -> String {
         match format {
             OutputFormat::Text if self.attribute => attribute::report(results),
@@ -225,7 +227,7 @@ impl Question {
         }
     }
 
-    /// As it is typed.
+    /// Returns the command line that asks this question.
     fn words(&self) -> String {
         let mut words = vec!["ebb".to_owned(), "lab".into(), "run".into()];
         let mut add = |name: &str, value: &dyn std::fmt::Display| {
@@ -242,7 +244,7 @@ impl Question {
     }
 }
 
-/// Runs.
+/// Runs `ebb lab run`.
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let question = args.question.clone().with_text()?;
     let samples = if args.html.is_some() { SAMPLE_NS } else { 0 };
@@ -269,7 +271,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what one run of everything would have.
+/// Runs `ebb lab merge`: prints the report of one run of everything.
 pub fn merge(args: &MergeArgs) -> anyhow::Result<ExitCode> {
     let read = |path: &PathBuf| {
         let name = path.display().to_string();
@@ -305,7 +307,7 @@ fn perform(plan: &Plan, which: &[usize], jobs: Option<usize>) -> anyhow::Result<
     }
     let start = Instant::now();
     let outcomes = plan.perform(which, threads.max(1), &|done, all| {
-        // Nothing is shown of what takes less than a second.
+        // Show no progress in the first second.
         if start.elapsed() > Duration::from_secs(1) {
             if bar.is_hidden() {
                 bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());

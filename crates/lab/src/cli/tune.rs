@@ -1,9 +1,9 @@
 //! `ebb lab tune`: searches switches and constants for the best of one metric.
 //!
-//! One key after the other is tried at each of its values on the same seeds, and the best is kept, until
-//! a whole round changes nothing. What was found is then compared with the start on seeds that the search
-//! never saw, and on scenarios that it never saw: a set that is good on its own scenario alone is one
-//! that learned it by heart.
+//! The search tries one key after the other at each of its values, on equal seeds, and keeps the
+//! best value. It ends when a whole round changes nothing. Then it compares the result with the
+//! start on new seeds, and on scenarios that the search never used. This shows a set that is good
+//! only on the scenario it was fitted to.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -22,10 +22,10 @@ use crate::scenario::{ArmSpec, Scenario, find};
 pub struct TuneArgs {
     /// A built-in scenario, or a file ending in .toml; its first case is used
     pub scenario: String,
-    /// The metric to make small
+    /// Metric to minimise
     #[arg(long, value_name = "METRIC", required_unless_present = "maximise")]
     pub minimise: Option<String>,
-    /// The metric to make large
+    /// Metric to maximise
     #[arg(long, value_name = "METRIC", conflicts_with = "minimise")]
     pub maximise: Option<String>,
     /// A key and the values to try: KEY=A,B,C or KEY=LOW..HIGH
@@ -37,16 +37,16 @@ pub struct TuneArgs {
     /// Threads to use
     #[arg(long, short, value_name = "N", default_value_t = 2)]
     pub jobs: usize,
-    /// Scenarios that the result is tried on, with commas
+    /// Scenarios on which the result is tried, with commas
     #[arg(long, value_name = "LIST", default_value = "memcached,redis,mongodb-ycsb")]
     pub check: String,
 }
 
-/// Rounds over all keys.
+/// Largest number of rounds over all keys.
 const ROUNDS_MAX: usize = 4;
 
-/// The values of `KEY=A,B` or `KEY=LOW..HIGH`. `takes`: whether the scenario takes a pair; of a key that takes whole
-/// numbers alone the values of a range are rounded.
+/// Returns the key and the values of `KEY=A,B` or `KEY=LOW..HIGH`. `takes` tells whether the
+/// scenario accepts a pair. If a key accepts only whole numbers, the values of a range are rounded.
 fn values(
     text: &str,
     takes: &dyn Fn(&str) -> anyhow::Result<()>,
@@ -84,7 +84,7 @@ fn values(
     Ok((key.trim().into(), list))
 }
 
-/// The text of a built-in scenario, or of a file.
+/// Returns the text of a built-in scenario, or of a file.
 fn source(name: &str) -> anyhow::Result<String> {
     if name.ends_with(".toml") {
         return std::fs::read_to_string(name).with_context(|| name.to_owned());
@@ -92,7 +92,7 @@ fn source(name: &str) -> anyhow::Result<String> {
     Ok(find(name)?.text.to_owned())
 }
 
-/// Runs arms on the first case; returns each arm's values of the metric.
+/// Runs arms on the first case, and returns each arm's values of the metric.
 fn measure(
     name: &str,
     arms: Vec<ArmSpec>,
@@ -117,13 +117,13 @@ fn arm(name: &str, set: &[(String, String)]) -> ArmSpec {
     ArmSpec { name: name.into(), set }
 }
 
-/// Searches and reports.
+/// Runs `ebb lab tune`: searches, and prints the report.
 pub fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     let higher = args.maximise.is_some();
     let Some(metric) = args.maximise.as_ref().or(args.minimise.as_ref()) else {
         bail!("expected --minimise or --maximise");
     };
-    // Told here rather than after the search.
+    // Report a wrong name here rather than after the search.
     let held_out = |n: &&str| !n.is_empty() && *n != args.scenario;
     let checked: Vec<&str> = args.check.split(',').map(str::trim).filter(held_out).collect();
     for name in &checked {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_range_of_a_switch_that_takes_whole_numbers_has_whole_numbers() {
-        // The README's example.
+        // The example in the README.
         assert_eq!(of("gen.probation=2..40").unwrap(), "gen.probation: 2 4 9 19 40");
         assert_eq!(of("machine.cpus=1..4").unwrap(), "machine.cpus: 1 2 3 4");
     }

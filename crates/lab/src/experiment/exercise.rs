@@ -1,20 +1,20 @@
-//! Whether what differs between two arms ran at all.
+//! Tells whether the code in which two arms differ ran at all.
 //!
-//! Each value of a switch that is a path of its own has counters here, of which one at least is not zero where that
-//! path ran. They were taken from the code, each from the place where the switch is asked. A value without counters (mostly
-//! "off") is the absence of a path.
+//! Each value of a switch with a path of its own has counters here. At least one of them is not
+//! zero if that path ran. The counters come from the places in the code that read the switch. A
+//! value without counters (mostly "off") is the absence of a path.
 
 use ebb_mm::tunables::Tunables;
 
 use super::runner::Arm;
 use crate::scenario::Scenario;
 
-/// A path: a key, a value of it (`*`: any), and its counters.
+/// A code path: a key, a value of it (`*`: any), and its counters.
 type Path = (&'static str, &'static str, &'static [&'static str]);
 
-/// Folios looked at in generation lists; the classic lists do not count there.
+/// Counter of folios scanned in generation lists; scans of the classic lists do not count here.
 const GENERATIONS: &[&str] = &["ebb_scanned"];
-/// Pages looked at in the classic lists.
+/// Counter of pages scanned in the classic lists.
 const CLASSIC: &[&str] = &["ebb_classic_scanned"];
 const REFAULTS: &[&str] = &["workingset_refault_anon", "workingset_refault_file"];
 
@@ -30,7 +30,7 @@ const PATHS: &[Path] = &[
     ("gen.second_chance", "on", &["ebb_second_chance"]),
     ("gen.promote", "*", &["ebb_walk_entries", "ebb_refs_met"]),
     ("gen.set_refs", "*", &["ebb_refs_met"]),
-    ("gen.strict_fallback", "on", &["ebb_scanned_in_vain"]),
+    ("gen.strict_fallback", "on", &["ebb_scanned_no_progress"]),
     ("gen.tiers", "on", &["ebb_tier_kept"]),
     ("gen.type_select", "*", GENERATIONS),
     ("gen.walk", "on", &["ebb_walk_entries"]),
@@ -58,23 +58,23 @@ const PATHS: &[Path] = &[
     ("classic.flush", "on", &["flush_s"]),
     ("classic.finish", "on", CLASSIC),
     ("classic.rotations", "on", CLASSIC),
-    // Of the allocation benchmark: what is done when a set is filled or emptied.
+    // Allocation benchmark: refills and drains of a per-CPU list.
     ("workload.check", "*", &["refills", "drains"]),
     ("workload.cma", "*", &["refills"]),
 ];
 
-/// The counters of a value; none: it is no path of its own, or not known as one.
+/// Returns the counters of a value; none if the value has no path of its own, or no known one.
 #[must_use]
 pub fn counters(key: &str, value: &str) -> Option<&'static [&'static str]> {
     PATHS.iter().find(|(k, v, _)| *k == key && (*v == "*" || *v == value)).map(|p| p.2)
 }
 
-/// All that arms may differ in and that has paths: keys and values.
+/// Returns all settings in which arms may differ and that have paths: keys and values.
 #[must_use]
 pub fn settings(scenario: &Scenario) -> Vec<(String, String)> {
     let mut tun = Tunables::default();
     for pair in &scenario.switches {
-        // Tried out when the scenario was read.
+        // The settings were checked when the scenario was read.
         let _ = tun.set(pair);
     }
     let rows = tun.rows().into_iter();
@@ -86,14 +86,14 @@ pub fn settings(scenario: &Scenario) -> Vec<(String, String)> {
     all
 }
 
-/// Whether one of the counters is not zero in any run of an arm.
+/// Returns whether one of the counters is not zero in any run of an arm.
 #[must_use]
 pub fn ran(arm: &Arm, counters: &[&str]) -> bool {
     counters.iter().any(|name| arm.of(name).iter().any(|v| *v != 0.0))
 }
 
-/// Keys in which the second arm has a path of its own that the first has not, each with its counters; if it has none, those of the
-/// first.
+/// Returns the counters of each key in which the second arm has a path that the first has not. If
+/// there is none, returns `false` and the counters of the first arm's paths.
 fn paths(a: &Scenario, b: &Scenario) -> (bool, Vec<&'static [&'static str]>) {
     let (before, after) = (settings(a), settings(b));
     let differ = || before.iter().zip(&after).filter(|(x, y)| x.1 != y.1);
@@ -104,8 +104,9 @@ fn paths(a: &Scenario, b: &Scenario) -> (bool, Vec<&'static [&'static str]>) {
     (true, of_second)
 }
 
-/// Whether anything ran of what differs between two arms: in the second, which has the patch, or where the patch takes
-/// something away in the first. Arms that differ in nothing that is known as a path are taken to have run it.
+/// Returns whether any code ran in which two arms differ. Looks at the second arm, which has the
+/// patch, or at the first if the patch only removes code. Arms without a difference known as a path
+/// count as exercised.
 #[must_use]
 pub fn exercised((a, arm_a): (&Scenario, &Arm), (b, arm_b): (&Scenario, &Arm)) -> bool {
     let (second, paths) = paths(a, b);
@@ -113,7 +114,8 @@ pub fn exercised((a, arm_a): (&Scenario, &Arm), (b, arm_b): (&Scenario, &Arm)) -
         || paths.iter().any(|counters| ran(if second { arm_b } else { arm_a }, counters))
 }
 
-/// Whether anything ran in the first arm of what the second has otherwise. What is not known as a path is taken to have run.
+/// Returns whether the first arm ran any code that the second arm does differently. A difference
+/// that is not known as a path counts as run.
 #[must_use]
 pub fn ran_in_first((a, arm_a): (&Scenario, &Arm), b: &Scenario) -> bool {
     let (first, second) = (settings(a), settings(b));
@@ -147,7 +149,7 @@ mod tests {
         assert!(exercised((&off, &zero), (&on, &some)));
         assert!(!exercised((&off, &zero), (&on, &zero)));
         assert!(!exercised((&off, &some), (&on, &zero)), "the arm without it does not count");
-        // What is taken away ran, if it did, in the first arm.
+        // Code that the patch removes can run only in the first arm.
         assert!(exercised((&on, &some), (&off, &zero)));
         assert!(!exercised((&on, &zero), (&off, &zero)));
     }

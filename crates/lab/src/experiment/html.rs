@@ -1,6 +1,7 @@
-//! Results as one page: the summary, and for each case its table and pictures of its first runs.
+//! Formats results as one HTML page: the summary, and for each case a table and pictures of its
+//! first runs.
 //!
-//! Nothing on the page points outside of it; colours follow the reader's system.
+//! The page refers to nothing outside itself; colours follow the reader's system.
 
 use std::fmt::Write;
 
@@ -27,7 +28,7 @@ const STYLE: &str = "<style>figure{margin:1rem 0}figcaption{color:var(--soft)}\
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(18rem,1fr));gap:0 1rem}\
 td:first-child,th:first-child{text-align:left}</style>\n";
 
-/// The page.
+/// Returns the page.
 #[must_use]
 pub fn document(results: &[Results]) -> String {
     let mut body = String::from(STYLE);
@@ -52,7 +53,8 @@ pub fn document(results: &[Results]) -> String {
     page(&title, &body)
 }
 
-/// Verdicts come first, so that a phone shows them; names break where their parts do.
+/// Writes the summary. Verdicts come first, so that a phone shows them; names break between their
+/// parts.
 fn summary(body: &mut String, results: &[Results]) {
     let judged = judged(results);
     if !judged.is_empty() {
@@ -141,7 +143,7 @@ fn pictures(body: &mut String, case: &Case) {
     }
 }
 
-/// Miss ratios of textbook policies over what the first run of the baseline touched.
+/// Draws miss ratios of textbook policies for the accesses of the baseline's first run.
 fn curves(body: &mut String, case: &Case) {
     if case.curves.is_empty() {
         return;
@@ -211,7 +213,7 @@ fn short(v: f64) -> String {
 
 fn chart(body: &mut String, caption: &str, lines: &Lines) {
     let _ = writeln!(body, "<figure><figcaption>{}</figcaption>", escape(caption));
-    // Drawn for a wide and for a narrow screen, so that the letters are of one size on both.
+    // Draws a wide and a narrow version, so that letters have one size on both screens.
     for (class, width) in [("wide", WIDTH), ("narrow", NARROW)] {
         drawing(body, caption, lines, class, width);
     }
@@ -270,7 +272,7 @@ fn drawing(body: &mut String, caption: &str, lines: &Lines, class: &str, width: 
     body.push_str("</svg>\n");
 }
 
-/// Addresses from top to bottom, time from left to right: what came in and what went out.
+/// Draws pages brought in and taken out: addresses from top to bottom, time from left to right.
 fn heat(body: &mut String, arm: &Arm) {
     for (way, what) in ["brought in", "taken out"].iter().enumerate() {
         let rows: Vec<&Vec<u32>> = arm.samples.iter().skip(1).map(|s| &s.heat[way]).collect();

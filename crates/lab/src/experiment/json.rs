@@ -10,10 +10,10 @@ use super::text::why;
 use crate::report::field;
 use crate::scenario::Topic;
 
-/// The version of the document.
+/// Version of the JSON document.
 pub const SCHEMA: u32 = 2;
 
-/// The document.
+/// Returns the JSON document.
 #[must_use]
 pub fn document(results: &[Results]) -> String {
     let mut scenarios = Vec::new();
@@ -140,7 +140,7 @@ fn case(r: &Results, c: &Case, vote: Option<&Vote>) -> Value {
     })
 }
 
-/// One line for each case, arm and metric.
+/// Returns CSV with one line for each case, arm and metric.
 #[must_use]
 pub fn csv(results: &[Results]) -> String {
     let mut text = String::from("scenario,arm,metric,seeds,mean,ci95\n");
@@ -203,7 +203,8 @@ mod tests {
         }
     }
 
-    /// The whole document, of invented figures. It is changed with the schema's version and not otherwise.
+    /// Shows that the whole document, of invented figures, is unchanged. It changes only with the
+    /// schema's version.
     #[test]
     fn the_document_is_as_it_was() {
         let text = find("redis").unwrap().text;

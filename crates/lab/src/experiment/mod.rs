@@ -1,13 +1,14 @@
 //! Comparisons: every arm on the same seeds, means with their intervals, and a verdict.
 //!
 //! * [`stats`]: means and Student's intervals, of values and of paired changes.
-//! * [`rule`]: how a measured effect compares with a published one, and what votes; [`exercise`]: whether what is
-//!   compared ran at all; [`score`]: the votes by body of work.
-//! * [`verdict`]: the rule before, version 1, for comparison.
-//! * [`runner`]: all runs of some scenarios over some threads; the order of results never depends
-//!   on how many there are.
-//! * [`shard`]: some of those runs in a file, and all of them together again.
-//! * [`text`], [`html`], [`json`]: the results for people and for programs.
+//! * [`rule`]: compares a measured effect with a published one, and decides which rows vote.
+//! * [`exercise`]: tells whether the compared code ran at all; [`score`]: the votes by body of
+//!   work.
+//! * [`verdict`]: rule 1, the earlier rule, for comparison.
+//! * [`runner`]: all runs of some scenarios over some threads. The order of results never depends
+//!   on the number of threads.
+//! * [`shard`]: writes some of the runs to a file, and merges such files.
+//! * [`text`], [`html`], [`json`]: the results for readers and for programs.
 
 pub mod exercise;
 pub mod html;

@@ -1,15 +1,17 @@
-//! The rule by which a published result counts as reproduced. All of it is here.
+//! Rule by which a published result counts as reproduced. All of the rule is here.
 //!
-//! A change of this file that can change a verdict is a change of [`RULE_VERSION`]; reports print the score by this rule
-//! and by the one before ([`verdict`](super::verdict), version 1). docs/lab-rule.md says the same in prose.
+//! A change of this file that can change a verdict needs a new [`RULE_VERSION`]. Reports print the
+//! score by this rule and by the earlier one ([`verdict`](super::verdict), version 1).
+//! docs/lab-rule.md says this in prose.
 //!
-//! **What is published.** An *effect*: the publication does not call it not significant, it is [`NOISE_PCT`] at least,
-//! and where the comparison was published twice both runs have it, in one direction. Its size is the published
-//! change, and the mean of the two where there are two. Everything else is a *null*, which is known to a band: ±1 %, widened to
-//! what the publication itself shows as its spread (a change that it calls not significant, both of two runs, its
-//! interval, its stated `spread`).
+//! **What is published.** A published change is an *effect* under three conditions. The publication
+//! does not call it not significant. It is at least [`NOISE_PCT`]. If the comparison was published
+//! twice, both runs have it, in one direction. The size of an effect is the published change, or
+//! the mean of two. Everything else is a *null*, known to a band of ±1 %. The spread that the
+//! publication shows widens the band: a change it calls not significant, both of two runs, its
+//! interval, its stated `spread`.
 //!
-//! **What it comes to here**, of the paired change and its 95 % interval by Student:
+//! **Classes**, by the paired change measured here and its 95 % interval by Student:
 //!
 //! | class | an effect | a null |
 //! |---|---|---|
@@ -17,41 +19,42 @@
 //! | reproduced | zero is outside the interval, same direction, half to twice the size | - |
 //! | direction | zero is outside, same direction, 1 % at least, another size | - |
 //! | equivalent | - | the interval lies inside the band |
-//! | inconclusive | zero and half of the published size are both inside | the interval lies on a border of the band |
+//! | inconclusive | zero and half the published size are inside | the interval crosses a border |
 //! | not | all else | the interval lies outside the band |
 //!
-//! **What votes.** One vote for each quantity of the lab: rows of one scenario with the same arms and the same metric, or
-//! with the same `quantity` in the file (one number by definition, under two names), have one together, and it is the worst of
-//! theirs. No vote has a quantity with a row that set a parameter (`calibration = true`: a figure of it, of whichever arm, was used to
-//! bring the lab's level to the published one), nor one that has no published figure (`figure = false`). What was not exercised
-//! votes, and is not reproduced.
+//! **Voting.** Each quantity of the lab has one vote. Rows of one scenario with equal arms and
+//! metric share a quantity. So do rows with one `quantity` in the file, which is one number under
+//! two names. The worst of the rows decides the vote. A quantity with a row that set a parameter
+//! (`calibration = true`) has no vote. There a figure of the publication, of whichever arm, set the
+//! lab's level. A quantity without a published figure (`figure = false`) has no vote either. A row
+//! that was not exercised votes, and is not reproduced.
 
 use super::stats::Estimate;
 use super::verdict::NOISE_PCT;
 use crate::scenario::{Published, Run};
 
-/// The version of this rule.
+/// Version of this rule.
 pub const RULE_VERSION: u32 = 2;
 
-/// What a measured effect comes to beside a published one. From the best to the worst.
+/// Class of a measured effect beside a published one, from the best to the worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
-    /// A published null, and here the interval lies inside its band.
+    /// The publication has a null, and the measured interval lies inside its band.
     Equivalent,
-    /// A published effect: same direction, significant, within a factor of two.
+    /// The publication has an effect: here same direction, significant, within a factor of two.
     Reproduced,
-    /// A published effect: same direction and significant, of another size.
+    /// The publication has an effect: here same direction and significant, of another size.
     Direction,
-    /// The interval is too wide to say.
+    /// The interval is too wide to decide.
     Inconclusive,
-    /// What differs between the arms never ran.
+    /// The code in which the arms differ never ran.
     NotExercised,
-    /// None of these.
+    /// None of the other classes.
     Not,
 }
 
 impl Class {
-    /// All of them, from the best to the worst.
+    /// All classes, from the best to the worst.
     pub const ALL: [Self; 6] = [
         Self::Equivalent,
         Self::Reproduced,
@@ -61,7 +64,7 @@ impl Class {
         Self::Not,
     ];
 
-    /// Its name in reports.
+    /// Returns the name of the class in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,16 +78,16 @@ impl Class {
     }
 }
 
-/// What is published.
+/// Claim of a publication.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Claim {
     /// A change of so many percent.
     Effect(f64),
-    /// None, known to this band in percent.
+    /// No change, known to this band in percent.
     Null([f64; 2]),
 }
 
-/// What a publication claims.
+/// Returns the claim of a publication.
 #[must_use]
 pub fn claim(p: &Published) -> Claim {
     let change = p.change();
@@ -99,7 +102,7 @@ pub fn claim(p: &Published) -> Claim {
     Claim::Null(shown.fold([-NOISE_PCT, NOISE_PCT], |[low, high], c| [low.min(c), high.max(c)]))
 }
 
-/// Judges. `exercised`: whether what differs between the arms ran at all.
+/// Classifies a measured effect. `exercised`: whether the code in which the arms differ ran at all.
 #[must_use]
 pub fn classify(effect: &Estimate, published: &Published, exercised: bool) -> Class {
     if !exercised {
@@ -112,7 +115,7 @@ pub fn classify(effect: &Estimate, published: &Published, exercised: bool) -> Cl
         Claim::Null(_) => Class::Inconclusive,
         Claim::Effect(size) => {
             let part = effect.mean / size;
-            // The end of the interval on the published side, in parts of the published size.
+            // End of the interval on the published side, as a multiple of the published size.
             let reach = (low / size).max(high / size);
             match effect.excludes_zero() {
                 true if (0.5..=2.0).contains(&part) => Class::Reproduced,
@@ -124,7 +127,7 @@ pub fn classify(effect: &Estimate, published: &Published, exercised: bool) -> Cl
     }
 }
 
-/// Why it was judged so, in a few words.
+/// Returns the reason for the class, in a few words.
 #[must_use]
 pub fn reason(effect: &Estimate, published: &Published, class: Class) -> String {
     match (claim(published), class) {
@@ -149,14 +152,14 @@ pub fn reason(effect: &Estimate, published: &Published, class: Class) -> String 
     }
 }
 
-/// Whether a row's quantity votes.
+/// Vote of a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Vote {
-    /// It does, by this row.
+    /// The row votes.
     Counts,
-    /// By another row: the one of this name.
+    /// The row of this name votes for both.
     With(String),
-    /// A figure of it set a parameter.
+    /// A figure of the row set a parameter.
     Calibration,
     /// No figure is published.
     NoFigure,
@@ -165,17 +168,18 @@ pub enum Vote {
 /// A row, as far as voting is concerned.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// Its name.
+    /// Name of the row.
     pub name: &'a str,
-    /// What the lab measured: equal for rows that share a number.
+    /// Quantity that the lab measured; equal for rows that share a number.
     pub quantity: &'a str,
-    /// What is published, with its marks.
+    /// Published result, with its marks.
     pub published: &'a Published,
-    /// How it was judged.
+    /// Class of the row.
     pub class: Class,
 }
 
-/// Each row's vote. Of rows with one quantity the worst votes, and of equals the first; effects before nulls.
+/// Returns the vote of each row. Of rows with one quantity, effects come before nulls. Among these
+/// the worst row votes, and of equals the first.
 #[must_use]
 pub fn votes(rows: &[Row]) -> Vec<Vote> {
     let is_null = |r: &Row| matches!(claim(r.published), Claim::Null(_));

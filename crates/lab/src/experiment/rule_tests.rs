@@ -18,7 +18,7 @@ fn reproduced_is_the_same_direction_significant_and_within_a_factor_of_two() {
         assert_eq!(class(mean, ci95, &effect(10.0)), Class::Reproduced, "{mean} ± {ci95}");
         assert_eq!(class(-mean, ci95, &effect(-10.0)), Class::Reproduced, "{mean} ± {ci95}");
     }
-    // Half of a percent is enough of a published percent, if it is not chance.
+    // A measured half of a percent is enough for a published percent, if it is not chance.
     assert_eq!(class(0.6, 0.1, &effect(1.0)), Class::Reproduced);
 }
 
@@ -26,7 +26,8 @@ fn reproduced_is_the_same_direction_significant_and_within_a_factor_of_two() {
 fn direction_is_significant_with_another_size() {
     assert_eq!(class(4.9, 1.0, &effect(10.0)), Class::Direction);
     assert_eq!(class(20.1, 1.0, &effect(10.0)), Class::Direction);
-    // A simulator's seeds vary so little that anything can be significant: less than a percent is nothing.
+    // The seeds of a simulator vary so little that any change can be significant. Less than one
+    // percent counts as nothing.
     assert_eq!(class(0.9, 0.01, &effect(10.0)), Class::Not);
 }
 
@@ -40,7 +41,7 @@ fn equivalent_is_an_interval_inside_the_band() {
     );
     assert_eq!(class(-2.0, 0.5, &null(-2.7)), Class::Equivalent, "the publication has it, too");
     assert_eq!(class(2.0, 0.5, &null(-2.7)), Class::Not, "and not the other way");
-    // An effect of less than a percent is none.
+    // An effect of less than one percent is a null.
     assert_eq!(class(0.0, 0.5, &effect(0.9)), Class::Equivalent);
 }
 
@@ -105,7 +106,7 @@ fn a_quantity_votes_once_and_by_its_worst_row() {
         row("latency", "x", &p, Class::Direction),
         row("other", "y", &p, Class::Reproduced),
         row("again", "y", &p, Class::Reproduced),
-        // Of an effect and a null of one quantity the effect votes.
+        // If an effect and a null share a quantity, the effect votes.
         row("null", "z", &q, Class::Not),
         row("effect", "z", &p, Class::Reproduced),
     ];

@@ -1,6 +1,7 @@
-//! All runs of some scenarios.
+//! Runs all runs of some scenarios.
 //!
-//! Cases are judged here, by the rule and by the one before it ([`rule`](super::rule), [`verdict`](super::verdict)).
+//! Judges cases by the rule and by the earlier rule ([`rule`](super::rule),
+//! [`verdict`](super::verdict)).
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -24,89 +25,90 @@ use crate::scenario::{
 /// A scenario with everything decided but the seed.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The scenario as set.
+    /// Scenario with its settings applied.
     pub scenario: Scenario,
-    /// Its text.
+    /// Text of the scenario file.
     pub text: String,
     /// Settings from the command line.
     pub set: Vec<String>,
-    /// What is compared, in place of the file's arms.
+    /// Arms from the command line, which replace the file's arms.
     pub arms: Option<Vec<ArmSpec>>,
-    /// Seeds.
+    /// Number of seeds.
     pub seeds: u32,
-    /// The seed before the first.
+    /// Seed before the first one that is used.
     pub first_seed: u64,
-    /// How large the machine and all that runs on it is, of what the file says.
+    /// Size of the machine and its workloads as a multiple of the file's.
     pub size: f64,
-    /// Time between looks at the machine in the first run of each arm; 0: none.
+    /// Time between samples of the machine in the first run of each arm; 0 for none.
     pub samples: u64,
 }
 
-/// What an arm measured.
+/// Measurements of an arm.
 #[derive(Clone, Debug, Default)]
 pub struct Arm {
-    /// Its name.
+    /// Name of the arm.
     pub name: String,
-    /// By metric: its value for each seed.
+    /// For each metric: its value for each seed.
     pub values: std::collections::BTreeMap<String, Vec<f64>>,
-    /// The first run in pictures.
+    /// Samples of the first run, for pictures.
     pub samples: Vec<Sample>,
-    /// The pressure of the machine and of each memcg in the first run.
+    /// Pressure of the machine and of each memcg in the first run.
     pub pressure: Vec<Reading>,
 }
 
 impl Arm {
-    /// A metric's values.
+    /// Returns the values of a metric.
     #[must_use]
     pub fn of(&self, metric: &str) -> &[f64] {
         self.values.get(metric).map_or(&[], Vec::as_slice)
     }
 }
 
-/// A case's results.
+/// Results of a case.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// `SCENARIO` or `SCENARIO/CASE`.
     pub name: String,
-    /// The metric that decides.
+    /// Metric that decides.
     pub metric: String,
-    /// Whether more of it is better.
+    /// Whether a larger value of the metric is better.
     pub higher_is_better: bool,
-    /// What was published; none if the arms are the user's own.
+    /// Published result; none if the arms come from the command line.
     pub published: Option<Published>,
-    /// The arms; the first is the baseline.
+    /// Arms; the first is the baseline.
     pub arms: Vec<Arm>,
-    /// The change from the first arm to the second, in percent.
+    /// Change from the first arm to the second, in percent.
     pub effect: Estimate,
-    /// Miss ratios of textbook policies over what the first run of the baseline touched.
+    /// Miss ratios of textbook policies for the accesses of the baseline's first run.
     pub curves: Vec<Curve>,
-    /// What the lab measured: equal for cases that have one number.
+    /// Quantity that the lab measured; equal for cases that share one number.
     pub quantity: String,
-    /// Whether anything ran of what differs between the first two arms.
+    /// Whether any code ran in which the first two arms differ.
     pub exercised: bool,
-    /// For each arm after the first: whether anything ran in the first of what that one has otherwise.
+    /// For each arm after the first: whether the first arm ran any code that this arm does
+    /// differently.
     pub ran_in_first: Vec<bool>,
-    /// The judgement by the rule.
+    /// Judgement by the rule.
     pub class: Option<Class>,
-    /// The judgement by the rule before it.
+    /// Judgement by rule 1.
     pub verdict: Option<Verdict>,
-    /// The same at other sizes, if it was run there.
+    /// Results at other sizes, if the case ran there.
     pub sizes: Vec<AtSize>,
 }
 
-/// What a case comes to at another size.
+/// Result of a case at another size.
 #[derive(Clone, Copy, Debug)]
 pub struct AtSize {
-    /// Times the size that the file says.
+    /// Size as a multiple of the file's.
     pub size: f64,
-    /// The change.
+    /// Change in percent.
     pub effect: Estimate,
-    /// The judgement.
+    /// Judgement by the rule.
     pub class: Option<Class>,
 }
 
 impl Case {
-    /// Whether the judgement is the same at all sizes; unknown if it was run at one alone.
+    /// Returns whether the judgement is equal at all sizes; none if the case ran at one size only.
     #[must_use]
     pub fn survives(&self) -> Option<bool> {
         let same = self.sizes.iter().all(|s| s.class == self.class);
@@ -114,16 +116,16 @@ impl Case {
     }
 }
 
-/// A scenario's results.
+/// Results of a scenario.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// The scenario.
+    /// Scenario that ran.
     pub scenario: Scenario,
-    /// Seeds run.
+    /// Number of seeds.
     pub seeds: u32,
-    /// The seed before the first.
+    /// Seed before the first one that was used.
     pub first_seed: u64,
-    /// Its cases.
+    /// Results of the scenario's cases.
     pub cases: Vec<Case>,
 }
 
@@ -132,26 +134,26 @@ struct Run {
     seed: u64,
     samples: u64,
     label: String,
-    /// Whether the curves of what it touches are wanted.
+    /// Whether to compute miss-ratio curves of the accesses.
     curves: bool,
-    /// The file for what reclaim does, if that is wanted.
+    /// File for the reclaim events, if wanted.
     events: Option<PathBuf>,
 }
 
 /// A run whose events are wanted.
 #[derive(Clone, Debug)]
 pub struct Traced {
-    /// The case, as reports name it; none: the first.
+    /// Case, as reports name it; none for the first.
     pub case: Option<String>,
-    /// The arm; none: the first.
+    /// Arm; none for the first.
     pub arm: Option<String>,
-    /// Which of the arm's runs, from 0.
+    /// Number of the arm's run, from 0.
     pub seed: u32,
-    /// The file.
+    /// File to write.
     pub file: PathBuf,
 }
 
-/// A case of a job, and each arm's scenario.
+/// A case of a job, with the scenario of each arm.
 struct Planned {
     name: String,
     metric: String,
@@ -162,7 +164,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// What it measures: by the name in the file, or by all that decides the number.
+    /// Returns the name of the measured quantity: the file's name, or all that decides the number.
     fn quantity(&self) -> String {
         let own = || {
             let sides: Vec<String> = self.sides.iter().take(2).map(|s| s.pairs.join(" ")).collect();
@@ -173,7 +175,7 @@ impl Planned {
 }
 
 impl Planned {
-    /// What comes of the runs of its sides.
+    /// Judges the case from the runs of its sides.
     fn judged(&self, runs: &[&[Outcome]]) -> anyhow::Result<Case> {
         let (name, metric) = (self.name.clone(), self.metric.clone());
         let published = self.published.clone();
@@ -197,7 +199,7 @@ impl Planned {
             }
             arms.push(arm);
         }
-        // Such as the latency of a kind of operation that no thread does.
+        // For instance the latency of a kind of operation that no thread does.
         if let Some(arm) = arms.iter().find(|a| a.of(&metric).is_empty()) {
             let known = arm.values.keys().cloned();
             anyhow::bail!("{name}, {}: {}", arm.name, no_metric(&metric, known));
@@ -234,7 +236,7 @@ impl Planned {
 /// An arm of a case.
 struct Side {
     name: String,
-    /// All settings: equal ones make equal runs.
+    /// All settings; equal settings make equal runs.
     pairs: Vec<String>,
     scenario: Scenario,
 }
@@ -269,9 +271,10 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
     Ok(planned)
 }
 
-/// Each arm's scenario: the file, the case, the arm, the command line; the later wins. Arms that are the
-/// user's own come last: a preset set for all of them must not undo what they compare. But a preset that is compared
-/// comes first: it must not undo what was set for all.
+/// Returns the scenario of each arm. Settings of the file, the case, the arm and the command line
+/// apply in this order; later ones win. Arms from the command line apply last, so that a preset set
+/// for all arms does not undo them. A compared preset applies first, so that it does not undo the
+/// settings for all arms.
 fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, ScenarioError> {
     let side = |arm: &ArmSpec| {
         let (first, last) =
@@ -294,7 +297,7 @@ fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, Scen
     arms.iter().map(side).collect()
 }
 
-/// Whether a case named `SCENARIO/CASE` or `SCENARIO` is the one that is called this.
+/// Returns whether `name` means the case `full`, which is `SCENARIO/CASE` or `SCENARIO`.
 fn case_is(full: &str, name: &str) -> bool {
     full == name || full.split_once('/').is_some_and(|(_, case)| case == name)
 }
@@ -309,34 +312,36 @@ fn no_metric(metric: &str, known: impl IntoIterator<Item = String>) -> String {
     format!("there is no metric {metric:?}; did you mean {near:?}?")
 }
 
-/// Every run that some jobs need, in an order that depends on nothing but them.
+/// All runs that some jobs need, in an order that depends on the jobs only.
 pub struct Plan {
     jobs: Vec<Job>,
     cases: Vec<Vec<Planned>>,
     runs: Vec<Run>,
-    /// For each arm of each case, in order: the first of its runs.
+    /// For each arm of each case, in order: the index of its first run.
     places: Vec<usize>,
 }
 
-/// What one run came to.
+/// Outcome of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What it measured.
+    /// Measured values by metric.
     pub metrics: Metrics,
-    /// Looks at the machine, if they were wanted.
+    /// Samples of the machine, if wanted.
     pub samples: Vec<Sample>,
-    /// Miss ratios of textbook policies, if they were wanted.
+    /// Miss ratios of textbook policies, if wanted.
     pub curves: Vec<Curve>,
-    /// The pressure of the machine and of each memcg.
+    /// Pressure of the machine and of each memcg.
     pub pressure: Vec<Reading>,
 }
 
 impl Plan {
+    /// Plans the runs of `jobs`.
+    ///
     /// # Errors
-    /// A setting that makes no sense, or a metric that there is not.
+    /// Fails if a setting is invalid or a metric does not exist.
     pub fn new(jobs: Vec<Job>) -> anyhow::Result<Self> {
         let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
-        // Before the first run: each may take a minute.
+        // Check before the first run, because a run may take a minute.
         for case in plans.iter().flatten() {
             for side in &case.sides {
                 let known = metric_names(&side.scenario);
@@ -346,7 +351,7 @@ impl Plan {
             }
         }
         let mut runs: Vec<Run> = Vec::new();
-        // Cases that differ only in what they look at share their runs.
+        // Cases that differ only in their metric share runs.
         let mut known = std::collections::BTreeMap::<(usize, &[String]), usize>::new();
         let mut places = Vec::new();
         for (number, (job, cases)) in jobs.iter().zip(&plans).enumerate() {
@@ -371,10 +376,10 @@ impl Plan {
         Ok(Self { jobs, cases: plans, runs, places })
     }
 
-    /// Has the events of one run written to a file. Nothing else about any run changes.
+    /// Has the events of one run written to a file. All runs are otherwise unchanged.
     ///
     /// # Errors
-    /// There is no such run, or none of a kernel.
+    /// Fails if there is no such run, or if it has no kernel tracepoints.
     pub fn trace(&mut self, wanted: &Traced) -> anyhow::Result<()> {
         let mut places = self.places.iter().copied();
         let mut cases = self.cases.iter().flatten();
@@ -405,23 +410,23 @@ impl Plan {
         Ok(())
     }
 
-    /// Runs.
+    /// Returns the number of runs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether there is nothing to run.
+    /// Returns whether there is nothing to run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Does some of the runs over `threads` threads, and returns what they came to in the order in which they are named.
-    /// `progress` is told of each that ended.
+    /// Does the runs `which` over `threads` threads, and returns their outcomes in the order of
+    /// `which`. Reports each ended run to `progress`.
     ///
     /// # Errors
-    /// A run that breaks a law.
+    /// Fails if a run violates a conservation law.
     pub fn perform(
         &self,
         which: &[usize],
@@ -432,10 +437,10 @@ impl Plan {
         spread(&runs, threads, progress)
     }
 
-    /// What comes of the outcomes of all runs.
+    /// Computes the results from the outcomes of all runs.
     ///
     /// # Errors
-    /// A metric that a run did not measure.
+    /// Fails if a run did not measure a metric.
     pub fn results(&self, outcomes: &[Outcome]) -> anyhow::Result<Vec<Results>> {
         let mut places = self.places.iter().copied();
         let mut results = Vec::new();
@@ -454,10 +459,10 @@ impl Plan {
     }
 }
 
-/// Runs all jobs over `threads` threads. `progress` is told of each run that ended.
+/// Runs all jobs over `threads` threads. Reports each ended run to `progress`.
 ///
 /// # Errors
-/// A setting that makes no sense, or a run that breaks a law.
+/// Fails if a setting is invalid or a run violates a conservation law.
 pub fn run(
     jobs: &[Job],
     threads: usize,
@@ -468,7 +473,7 @@ pub fn run(
     plan.results(&plan.perform(&all, threads, progress)?)
 }
 
-/// The jobs, and again at each of `factors` of their size.
+/// Returns the jobs, followed by the jobs at each of `factors` times their size.
 #[must_use]
 pub fn at_sizes(jobs: &[Job], factors: &[f64]) -> Vec<Job> {
     let mut all = jobs.to_vec();
@@ -478,7 +483,7 @@ pub fn at_sizes(jobs: &[Job], factors: &[f64]) -> Vec<Job> {
     all
 }
 
-/// Puts what came of [`at_sizes`] at other sizes beside what came of the jobs' own.
+/// Moves the results of [`at_sizes`] at other sizes into the results at the jobs' own size.
 #[must_use]
 pub fn beside_sizes(mut results: Vec<Results>, factors: &[f64]) -> Vec<Results> {
     let jobs = results.len() / (1 + factors.len());
@@ -526,7 +531,7 @@ fn spread(
         for _ in 0..threads.clamp(1, runs.len().max(1)) {
             scope.spawn(|| {
                 loop {
-                    // Relaxed: the number itself is all that is shared.
+                    // Relaxed: the threads share nothing but the number itself.
                     let i = next.fetch_add(1, Relaxed);
                     let Some(run) = runs.get(i) else { break };
                     let done = run_one(run).map_err(|e| format!("{}: {e}", run.label));
@@ -618,7 +623,7 @@ mod tests {
         };
         assert_eq!(last(Some(vec![arm("dirty=k618"), arm("dirty=k72")])), "dirty=k72");
         assert_eq!(last(None), "preset=k612");
-        // Nor does a preset that is compared undo what is set for all.
+        // A compared preset does not undo the settings for all arms either.
         let mut all = job(Some(vec![arm("preset=k618"), arm("preset=ebb")]));
         all.set = vec!["preset=k612".into(), "swap.page_cluster=1".into()];
         let pairs = plan(&all).unwrap()[0].sides[1].pairs.clone();

@@ -1,5 +1,5 @@
-//! How many published effects come out, for each body of work; nulls apart. By [`rule`](super::rule), with the rule before it
-//! for comparison.
+//! Counts how many published effects come out, for each body of work; nulls count apart. Uses
+//! [`rule`](super::rule), and rule 1 for comparison.
 
 use std::fmt::Write;
 
@@ -20,38 +20,38 @@ impl Tally {
         Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
     }
 
-    /// Votes of a class.
+    /// Returns the number of votes of a class.
     #[must_use]
     pub const fn of(&self, class: Class) -> usize {
         self.0[class as usize]
     }
 
-    /// All votes.
+    /// Returns the number of all votes.
     #[must_use]
     pub fn all(&self) -> usize {
         self.0.iter().sum()
     }
 
-    /// Those that came out as published: reproduced, or equivalent.
+    /// Returns the number of votes that came out as published: reproduced, or equivalent.
     #[must_use]
     pub const fn won(&self) -> usize {
         self.of(Class::Reproduced) + self.of(Class::Equivalent)
     }
 }
 
-/// The votes of one body of work.
+/// Votes of one body of work.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Source {
-    /// Which; none: scenarios that are the user's own.
+    /// Body of work; none for scenarios of the user.
     pub topic: Option<Topic>,
-    /// Of published effects.
+    /// Votes of published effects.
     pub effects: Tally,
-    /// Of published nulls.
+    /// Votes of published nulls.
     pub nulls: Tally,
 }
 
 impl Source {
-    /// Its name in reports.
+    /// Returns the name of the body of work in reports.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self.topic {
@@ -61,24 +61,25 @@ impl Source {
     }
 }
 
-/// The score.
+/// Score of some results.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Score {
-    /// For each body of work that has a row.
+    /// Votes of each body of work that has a row.
     pub sources: Vec<Source>,
-    /// Rows that have no vote: of quantities that set a parameter, and without a figure.
+    /// Rows without a vote, because their quantity set a parameter.
     pub calibration: Tally,
-    /// See there.
+    /// Rows without a vote, because no figure is published.
     pub no_figure: Tally,
-    /// Rows that vote by another.
+    /// Number of rows for which another row votes.
     pub shared: usize,
-    /// Rows by rule 1: reproduced, in direction, not.
+    /// Number of rows by rule 1: reproduced, in direction, not.
     pub rule_1: [usize; 3],
-    /// Verdicts that are the same at other sizes, and all that were looked at there, of those that vote.
+    /// Of the voting cases that ran at other sizes: the number with an equal verdict there, and the
+    /// number of all.
     pub sizes: (usize, usize),
 }
 
-/// Every judged case, in order, with its vote.
+/// Returns every judged case, in order, with its vote.
 #[must_use]
 pub fn judged(results: &[Results]) -> Vec<(&Results, &Case, Vote)> {
     let cases = || results.iter().flat_map(|r| r.cases.iter().map(move |c| (r, c)));
@@ -101,7 +102,7 @@ pub fn judged(results: &[Results]) -> Vec<(&Results, &Case, Vote)> {
 }
 
 impl Score {
-    /// Of all judged cases.
+    /// Counts all judged cases.
     #[must_use]
     pub fn of(results: &[Results]) -> Self {
         let mut score = Self::default();
@@ -127,7 +128,7 @@ impl Score {
                 }
             }
         }
-        // Of the five first, in their order; the user's own last.
+        // The five bodies of work come first, in order; the user's own scenarios come last.
         score.sources.sort_by_key(|s| (s.topic.is_none(), s.topic));
         score
     }
@@ -140,7 +141,7 @@ impl Score {
         &mut self.sources[at]
     }
 
-    /// The sum over all sources but those of `without`.
+    /// Returns the sum over all bodies of work except `without`.
     #[must_use]
     pub fn sum(&self, without: Option<Topic>) -> Source {
         let kept = self.sources.iter().filter(|s| without.is_none() || s.topic != without);
@@ -151,7 +152,7 @@ impl Score {
         })
     }
 
-    /// The score in words.
+    /// Returns the score in words.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -210,7 +211,7 @@ impl Score {
     }
 }
 
-/// What it was built from, if that was known; `+`: with changes.
+/// Commit that the program was built from, if known; `+` means with changes.
 pub const COMMIT: Option<&str> = option_env!("EBB_COMMIT");
 
 #[cfg(test)]
@@ -259,7 +260,7 @@ mod tests {
                     case("d", "4", Published { calibration: true, ..effect() }, Class::Reproduced),
                 ],
             ),
-            // The same words for another scenario's quantity are another quantity.
+            // Equal words in another scenario mean another quantity.
             results("pcp-refill", vec![case("e", "1", effect(), Class::Reproduced)]),
             results("bulk-aging-fio", vec![case("f", "1", effect(), Class::NotExercised)]),
             results(

@@ -1,8 +1,11 @@
-//! Some of an experiment's runs in a file (`ebb lab run --shard I/N`), and all of them together again (`ebb lab merge`).
+//! Writes some of an experiment's runs to a file (`ebb lab run --shard I/N`), and merges such files
+//! (`ebb lab merge`).
 //!
-//! * PART-1: run `r` of a plan is in shard `r % N + 1`, so that each has some of every scenario and takes as long as the others.
-//! * PART-2: numbers come back as they were, to the last bit: merged files say what one run of everything says.
-//! * PART-3: files are merged only if they were asked the same by the same version, and no two are the same shard.
+//! * PART-1: run `r` of a plan is in shard `r % N + 1`. So each shard has runs of every scenario,
+//!   and all take equally long.
+//! * PART-2: a file keeps each number to the last bit. Merged files give the report of one run of
+//!   everything.
+//! * PART-3: only files of one experiment and one version can be merged, and no two of one shard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,12 +19,12 @@ use super::runner::Outcome;
 use super::score::COMMIT;
 use crate::machine::pressure::Reading;
 
-/// The version of the files.
+/// Version of the file format.
 pub const SCHEMA: u32 = 1;
 
-/// The most shards there can be.
+/// Largest number of shards.
 const SHARDS_MAX: usize = 100_000;
-/// More runs than anything asks for.
+/// Upper bound of the number of runs, beyond any experiment.
 const RUNS_MAX: usize = 1 << 32;
 
 /// Shard `number` of `of`, counted from 1.
@@ -68,41 +71,42 @@ impl fmt::Display for Shard {
 }
 
 impl Shard {
-    /// Which of so many runs are in it (PART-1).
+    /// Returns the indices of the runs in this shard, of `all` runs (PART-1).
     #[must_use]
     pub fn runs(self, all: usize) -> Vec<usize> {
         (self.number - 1..all).step_by(self.of).collect()
     }
 
-    /// How many that is.
+    /// Returns the number of runs in this shard, of `all` runs.
     fn len(self, all: usize) -> usize {
         (all + self.of - self.number) / self.of
     }
 }
 
-/// A file.
+/// A shard's file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Part {
     schema: u32,
     version: String,
     commit: Option<String>,
-    /// What was asked.
+    /// Settings that decide the results.
     question: Value,
     shard: Shard,
-    /// Runs of all shards.
+    /// Number of runs of all shards.
     runs: usize,
-    /// Of this one's.
+    /// Outcomes of this shard's runs.
     outcomes: Vec<Kept>,
 }
 
-/// An outcome, without what is for pictures.
+/// An outcome, without samples and curves.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
-    /// In the shortest digits that name the number, which not every reader of JSON takes for it (PART-2).
+    /// Values in the shortest digits that name the number. Text, because not every reader of JSON
+    /// keeps a number exactly (PART-2).
     metrics: BTreeMap<String, String>,
-    /// Of each memcg: what it says of its pressure.
+    /// For each memcg: its name and the text of its pressure.
     psi: Vec<(String, String)>,
 }
 
@@ -125,7 +129,7 @@ impl Kept {
     }
 }
 
-/// A shard's file: what was asked, and the outcomes of its runs of `runs`.
+/// Returns the text of a shard's file: the question, and the outcomes of its runs of `runs`.
 #[must_use]
 pub fn part(question: Value, shard: Shard, runs: usize, outcomes: &[Outcome]) -> String {
     let part = Part {
@@ -140,18 +144,19 @@ pub fn part(question: Value, shard: Shard, runs: usize, outcomes: &[Outcome]) ->
     serde_json::to_string(&part).expect("strings and numbers") + "\n"
 }
 
-/// What some files have together.
+/// Contents of some files together.
 #[derive(Debug)]
 pub struct Merged {
-    /// What was asked.
+    /// Settings that decide the results.
     pub question: Value,
-    /// The outcomes of all runs that are there, in their order: of every one if no shard is missing.
+    /// Outcomes of all runs in the files, in order; of every run if no shard is missing.
     pub outcomes: Vec<Outcome>,
     /// Shards that are in no file.
     pub missing: Vec<Shard>,
 }
 
-/// The shards of a file, each a line. What a line is called has its number where there are several.
+/// Splits a file into its shards, one a line. If there are several, the name of each gets the line
+/// number.
 fn lines((name, text): &(String, String)) -> Vec<(String, &str)> {
     match text.lines().collect::<Vec<_>>()[..] {
         [] | [_] => vec![(name.clone(), text)],
@@ -162,10 +167,10 @@ fn lines((name, text): &(String, String)) -> Vec<(String, &str)> {
     }
 }
 
-/// Puts files together, each a name and its text: a line for each shard.
+/// Merges files, each given by name and text, with one line for each shard.
 ///
 /// # Errors
-/// One that is no shard's file, or not of the same experiment (PART-3).
+/// Fails if a file is not of a shard, or not of one experiment with the others (PART-3).
 pub fn merge(files: &[(String, String)]) -> anyhow::Result<Merged> {
     let mut parts: Vec<(String, Part)> = Vec::new();
     for (name, text) in files.iter().flat_map(lines) {
@@ -218,7 +223,7 @@ mod tests {
         Outcome { metrics, pressure, ..Outcome::default() }
     }
 
-    /// Files of five runs in two shards.
+    /// Returns files of five runs in two shards.
     fn files(question: &str) -> Vec<(String, String)> {
         let all: Vec<Outcome> =
             [0.1 + 0.2, f64::NAN, 1e300, 5e-324, -0.0].map(outcome).into_iter().collect();

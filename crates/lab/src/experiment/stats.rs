@@ -3,7 +3,7 @@
 /// A mean and the half-width of its 95 % interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// The mean.
+    /// Mean of the values.
     pub mean: f64,
     /// Half the width of the interval.
     pub ci95: f64,
@@ -16,8 +16,8 @@ const T: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The 97.5 % quantile for so many degrees of freedom. Beyond the table by its expansion about the normal one
-/// (Abramowitz and Stegun 26.7.5), which is right to five digits there.
+/// Returns the 97.5 % quantile of Student's distribution. Beyond the table uses the expansion about
+/// the normal quantile (Abramowitz and Stegun 26.7.5), which is right to five digits there.
 fn student(freedom: usize) -> f64 {
     if let Some(t) = T.get(freedom - 1) {
         return *t;
@@ -31,7 +31,7 @@ fn student(freedom: usize) -> f64 {
 }
 
 impl Estimate {
-    /// Of independent values.
+    /// Estimates the mean of independent values.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let n = values.len() as f64;
@@ -47,7 +47,7 @@ impl Estimate {
         Self { mean, ci95: student(values.len() - 1) * error }
     }
 
-    /// Of the changes from `a` to `b`, pair by pair, in percent of the mean of `a`.
+    /// Estimates the change from `a` to `b`, pair by pair, in percent of the mean of `a`.
     #[must_use]
     pub fn of_change(a: &[f64], b: &[f64]) -> Self {
         let base = Self::of(a).mean;
@@ -56,7 +56,7 @@ impl Estimate {
         Self::of(&changes)
     }
 
-    /// Whether zero lies outside the interval.
+    /// Returns whether zero lies outside the interval.
     #[must_use]
     pub fn excludes_zero(&self) -> bool {
         self.mean.abs() > self.ci95

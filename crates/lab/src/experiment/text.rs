@@ -1,4 +1,5 @@
-//! Results for people: the table that kernel developers know, and all published results on a page.
+//! Formats results as text: tables as kernel developers know them, and all published results on a
+//! page.
 
 use std::fmt::Write;
 
@@ -8,7 +9,8 @@ use super::score::{Score, judged};
 use super::stats::Estimate;
 use super::verdict::{published_text, significant};
 
-/// Everything: the score if anything published is judged, a table for each case, then the summary.
+/// Returns the report: the score if a published result is judged, a table for each case, then the
+/// summary.
 #[must_use]
 pub fn report(results: &[Results], tables: bool) -> String {
     let mut text = String::new();
@@ -29,7 +31,7 @@ pub fn report(results: &[Results], tables: bool) -> String {
     text
 }
 
-/// A number in five digits or so.
+/// Formats a number in about five digits.
 fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => crate::report::thousands(value as u64),
@@ -100,7 +102,7 @@ fn change(a: &[f64], b: &[f64], word: Option<&str>) -> String {
     }
 }
 
-/// All published results beside the lab's, in columns as wide as what is in them.
+/// Writes all published results beside the lab's, in columns as wide as their contents.
 fn summary(text: &mut String, results: &[Results]) {
     let head = ["published result", "metric", "published", "here", "verdict", "why"];
     let mut rows = vec![head.map(String::from)];
@@ -130,7 +132,8 @@ fn summary(text: &mut String, results: &[Results]) {
     }
 }
 
-/// Why a case was judged so, whether it votes, and whether the verdict holds at other sizes.
+/// Returns why a case was judged so, whether it votes, and whether the verdict holds at other
+/// sizes.
 #[must_use]
 pub fn why(case: &Case, vote: &Vote) -> String {
     let (Some(published), Some(class)) = (&case.published, case.class) else {

@@ -1,28 +1,30 @@
-//! Rule 1, which was in force until [`rule`](super::rule): how a measured effect compares with a published one.
+//! Rule 1, the predecessor of [`rule`](super::rule): compares a measured effect with a published
+//! one.
 //!
-//! It is kept so that scores by it can be compared. It calls a published effect that is not there, and is not found here,
-//! reproduced however wide the interval is, has a vote for each row, and does not ask whether the code ran.
+//! It stays so that scores by it can be compared. A published null that is not found here counts as
+//! reproduced, however wide the interval is. Each row has a vote, and the rule does not ask whether
+//! the code ran.
 
 use super::stats::Estimate;
 use crate::scenario::{Published, Run};
 
-/// Changes below this many percent are noise, measured or not: the published series show that the
-/// differences between equal kernels reach it, and a simulator's seeds vary less than machines do.
+/// Changes below this many percent are noise, published or measured. The published series show such
+/// differences between equal kernels. A simulator's seeds vary less than machines do.
 pub const NOISE_PCT: f64 = 1.0;
 
-/// A judgement.
+/// Judgement by rule 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The same direction, significant, within a factor of two; or neither is significant.
+    /// Equal direction, significant, within a factor of two; or neither is significant.
     Reproduced,
-    /// The same direction and significant, but not of the same size.
+    /// Equal direction and significant, but of another size.
     Direction,
-    /// Neither.
+    /// None of the others.
     Not,
 }
 
 impl Verdict {
-    /// Its name in reports.
+    /// Returns the name of the verdict in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,14 +35,14 @@ impl Verdict {
     }
 }
 
-/// Whether a measured change counts.
+/// Returns whether a measured change counts.
 #[must_use]
 pub fn significant(effect: &Estimate) -> bool {
     effect.excludes_zero() && effect.mean.abs() >= NOISE_PCT
 }
 
-/// Whether the published change counts. Where the comparison was published twice, both runs must
-/// have it: in the same direction, and more than noise.
+/// Returns whether the published change counts. If the comparison was published twice, both runs
+/// must have it: in one direction, and more than noise.
 #[must_use]
 pub fn published_counts(p: &Published) -> bool {
     let change = p.change();
@@ -51,8 +53,8 @@ pub fn published_counts(p: &Published) -> bool {
     p.significant && twice
 }
 
-/// The published change as tables show it: where there are two both of them, whether they count or not;
-/// `ns`: the publication itself finds it not significant.
+/// Returns the published change as tables show it. If there are two, shows both, whether they count
+/// or not. `ns` means that the publication itself finds it not significant.
 #[must_use]
 pub fn published_text(p: &Published) -> String {
     match p.again {
@@ -63,14 +65,14 @@ pub fn published_text(p: &Published) -> String {
     }
 }
 
-/// The smaller of the published changes, by size.
+/// Returns the smaller of the published changes, by size.
 fn smaller(p: &Published) -> f64 {
     let (one, two) = (p.change(), p.again.map_or(p.change(), Run::change));
     if one.abs() <= two.abs() { one } else { two }
 }
 
-/// The smallest and the largest change that the publication may mean, by size: those of its runs, the ends of its
-/// interval, and what rounds to the figures that it prints.
+/// Returns the smallest and the largest change that the publication may mean, by size. These are
+/// the changes of its runs, the ends of its interval, and all that rounds to its printed figures.
 fn sizes(p: &Published) -> (f64, f64) {
     let mut all = vec![p.change()];
     all.extend(p.again.map(Run::change));
@@ -91,19 +93,19 @@ fn sizes(p: &Published) -> (f64, f64) {
     })
 }
 
-/// Whether a change has the direction of the published ones and their size: from half of the smallest to twice
-/// the largest.
+/// Returns whether a change has the direction and size of the published ones: from half of the
+/// smallest to twice the largest.
 fn same_size(effect: &Estimate, p: &Published) -> bool {
     let (smallest, largest) = sizes(p);
     effect.mean / smallest >= 0.5 && effect.mean / largest <= 2.0
 }
 
-/// Judges.
+/// Judges a measured effect by rule 1.
 #[must_use]
 pub fn judge(effect: &Estimate, published: &Published) -> Verdict {
     let smallest = smaller(published);
     let wanted = published_counts(published);
-    // A published change that is itself no more than noise is reproduced by an honest "about so".
+    // A published change of little more than noise is reproduced by any significant change.
     let measured = if wanted && smallest.abs() < 2.0 * NOISE_PCT {
         effect.excludes_zero()
     } else {
@@ -113,7 +115,7 @@ pub fn judge(effect: &Estimate, published: &Published) -> Verdict {
         (false, false) => Verdict::Reproduced,
         (true, true) if same_size(effect, published) => Verdict::Reproduced,
         (true, true) if effect.mean * smallest > 0.0 => Verdict::Direction,
-        // The publication has this change, and says that its runs are too few to tell it from chance.
+        // The publication shows this change, but says that its runs are too few to exclude chance.
         (true, false) if !published.significant && same_size(effect, published) => {
             Verdict::Reproduced
         }
@@ -121,7 +123,7 @@ pub fn judge(effect: &Estimate, published: &Published) -> Verdict {
     }
 }
 
-/// Why it was judged so, in a few words.
+/// Returns the reason for the verdict, in a few words.
 #[must_use]
 pub fn reason(effect: &Estimate, published: &Published) -> String {
     let found = significant(effect);
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(sized(&whole(0.0), -4.5), Verdict::Direction);
         assert_eq!(sized(&whole(1.0), -4.5), Verdict::Reproduced);
         assert_eq!(sized(&whole(1.0), -5.2), Verdict::Direction);
-        // What may be rounded from no change at all is still one in its direction.
+        // An interval that includes no change still counts as a change in its direction.
         let wide = Published { interval: Some([-1.0, 30.0]), ..published(9.0, true) };
         assert_eq!(sized(&wide, 4.4), Verdict::Direction);
         assert_eq!(sized(&wide, 4.6), Verdict::Reproduced);
@@ -224,7 +226,7 @@ mod tests {
             assert_eq!(judge(&e(mean, 0.1), &twice(-42.0, -15.0)), verdict, "{mean}");
             assert_eq!(judge(&e(mean, 0.1), &twice(-15.0, -42.0)), verdict, "{mean}");
         }
-        // In different directions, or one of them is noise: nothing is published.
+        // If the two changes have different directions, or one is noise, nothing is published.
         for (first, again) in [(4.6, -1.0), (-33.5, -0.9), (-0.5, -11.3)] {
             assert_eq!(judge(&e(0.1, 1.8), &twice(first, again)), Verdict::Reproduced);
             assert_eq!(judge(&e(-5.0, 1.8), &twice(first, again)), Verdict::Not);

@@ -1,22 +1,22 @@
-//! Bugs that kernels had, as switches of the engine: what the fuzzer is measured by.
+//! Known bugs of kernels, as switches of the engine: the measure of the fuzzer.
 //!
-//! Each is found from a cold start, by machines drawn from seed 0 on with the bug switched on (docs/fuzz.md), and nothing of its
-//! rule without.
+//! The fuzzer finds each bug from a cold start, by machines drawn from seed 0 on with the bug
+//! switched on (docs/fuzz.md). Without the bug, these machines do not break the rule.
 
 /// A bug.
 #[derive(Clone, Copy, Debug)]
 pub struct Bug {
-    /// What it was.
+    /// Description of the bug.
     pub about: &'static str,
-    /// The switches that bring it back.
+    /// Switches that bring the bug back.
     pub set: &'static [&'static str],
-    /// The rule that it breaks.
+    /// Name of the rule that the bug breaks.
     pub oracle: &'static str,
-    /// So many machines until it shows.
+    /// Number of machines until the bug shows.
     pub machines: u64,
 }
 
-/// Those that there are switches for.
+/// All bugs for which the engine has switches.
 pub const BUGS: &[Bug] = &[
     Bug {
         about: "kswapd judges its sleep by the lowest zone when nobody has asked for any (until 2017)",

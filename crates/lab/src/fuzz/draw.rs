@@ -1,16 +1,16 @@
-//! Random machines: from a seed to the text of a scenario.
+//! Random machines: makes the text of a scenario from a seed.
 //!
 //! Invariants
-//! * DRAW-1: the same seed gives the same text, to the byte.
-//! * DRAW-2: what is drawn can be read as a scenario, and has no switch set to a value that is a known bug.
-//! * DRAW-3: a machine is small: a few thousand frames, and a few times as many touches.
+//! * DRAW-1: one seed always gives one text, to the byte.
+//! * DRAW-2: a drawn text is a valid scenario, and sets no switch to a value that is a known bug.
+//! * DRAW-3: a machine is small: a few thousand frames, and a few times as many accesses.
 
 use ebb_mm::random::Random;
 use toml::{Table, Value};
 
 use super::text;
 
-/// Dice.
+/// Random choices.
 struct Dice(Random);
 
 impl Dice {
@@ -26,13 +26,13 @@ impl Dice {
         all[self.0.below(all.len() as u32) as usize]
     }
 
-    /// A share in hundredths.
+    /// Returns a share in hundredths.
     fn share(&mut self, from: u32, to: u32) -> f64 {
         self.count(from, to) as f64 / 100.0
     }
 }
 
-/// A table of these keys.
+/// Makes a table of these keys.
 macro_rules! table {
     ($($key:literal = $value:expr),* $(,)?) => {{
         let mut table = Table::new();
@@ -41,13 +41,14 @@ macro_rules! table {
     }};
 }
 
-/// The scenario of a seed.
+/// Returns the text of the scenario of a seed.
 #[must_use]
 pub fn draw(seed: u64) -> String {
     with(seed, &[])
 }
 
-/// The same with settings of the engine after those that were drawn.
+/// Returns the text of the scenario of a seed, with the settings `set` of the engine after the
+/// drawn ones.
 #[must_use]
 pub fn with(seed: u64, set: &[String]) -> String {
     text::scenario(&drawn(seed, set))
@@ -133,7 +134,8 @@ fn machine(dice: &mut Dice) -> Table {
         let disk = device(dice, &["ramdisk", "nvme", "flash", "ssd", "disk"]);
         m.insert("disk".into(), disk.into());
     }
-    // Timers of a machine that is scaled down are shorter and its devices are not: a slow one would count as dead.
+    // Timers of a scaled-down machine are shorter, but its devices are not faster. A slow device
+    // would count as dead.
     let fast = |device: &Value| {
         let device = device.as_table().expect("so it was drawn");
         device.len() == 1 && !["ssd", "disk"].contains(&device["kind"].as_str().unwrap_or_default())
@@ -164,7 +166,7 @@ fn machine(dice: &mut Dice) -> Table {
 fn memcgs(dice: &mut Dice) -> Vec<Table> {
     let mut all: Vec<Table> = Vec::new();
     let count = dice.of(&[0, 1, 1, 2, 2, 3, 4]);
-    // What is kept for memcgs is not more than they can have together.
+    // The `min` and `low` shares of all memcgs together stay within memory.
     let mut left = 50;
     for i in 0..count {
         let mut m = table! { "name" = format!("m{i}") };
@@ -302,14 +304,16 @@ fn build(dice: &mut Dice) -> Table {
     }
 }
 
-/// One memcg at most, and private memory alone: what `ebb run` manages.
+/// Returns whether to draw a machine under Ebb. `ebb run` manages one memcg at most, and only
+/// private memory.
 fn live(dice: &mut Dice, memcgs: &[Table], workloads: &[Table]) -> bool {
     let private = workloads.iter().all(|w| w.contains_key("key-value"));
     let one = memcgs.len() < 2 && memcgs.iter().all(|m| !m.contains_key("copies"));
     private && one && dice.one_in(3)
 }
 
-/// Values that are mechanisms of the engine, of its own and of others' kernels; none is a known bug.
+/// Switch values that are mechanisms of the engine, Ebb's own and other kernels'; none is a known
+/// bug.
 const SWITCHES: &[(&str, &[&str])] = &[
     ("swappiness", &["1", "100", "200"]),
     ("lru.add_batch", &["1", "15"]),
@@ -346,7 +350,7 @@ const SWITCHES: &[(&str, &[&str])] = &[
     ("file.fault_around", &["1", "64"]),
 ];
 
-/// Nothing in a third of all machines: what most people run.
+/// Draws switches. A third of all machines have none, as most users run.
 fn switches(dice: &mut Dice) -> Vec<Value> {
     let mut pairs: Vec<String> = Vec::new();
     if dice.one_in(3) {

@@ -1,12 +1,14 @@
-//! Looking for bugs of reclaim: machines drawn at random, rules that none may break, and findings made small.
+//! Searches for bugs of reclaim: draws machines at random, checks rules that no machine may break,
+//! and shrinks findings.
 //!
-//! * [`draw`]: from a seed to a scenario. [`oracle`]: the rules. [`shrink`]: a finding made small.
-//! * [`text`]: scenarios as files. [`bugs`]: what is known to be found.
+//! * [`draw`]: makes a scenario from a seed. [`oracle`]: the rules. [`shrink`]: makes a finding
+//!   small.
+//! * [`text`]: scenarios as files. [`bugs`]: known bugs that the fuzzer must find.
 //!
 //! Invariants
-//! * FUZZ-1: what is run is what the file says: a machine is made from its text, a drawn one, too, and what breaks a rule
-//!   by its seed breaks it as a file.
-//! * FUZZ-2: what is found does not depend on how many threads looked.
+//! * FUZZ-1: the machine that runs is the one in the file. Every machine, a drawn one too, is built
+//!   from its text. So a machine that breaks a rule by its seed breaks it as a file.
+//! * FUZZ-2: findings do not depend on the number of threads.
 
 pub mod bugs;
 pub mod draw;
@@ -24,53 +26,53 @@ use oracle::{ORACLES, Oracle, Seen};
 /// A rule that a machine breaks.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The machine's seed.
+    /// Seed of the machine.
     pub seed: u64,
-    /// The rule.
+    /// Rule that the machine breaks.
     pub oracle: &'static Oracle,
-    /// What broke it.
+    /// Description of the violation.
     pub told: String,
-    /// The scenario.
+    /// Text of the scenario.
     pub text: String,
 }
 
-/// What is looked for, and where.
+/// Range and limits of a search.
 #[derive(Clone, Debug)]
 pub struct Hunt {
-    /// The first seed.
+    /// First seed.
     pub first: u64,
-    /// Seeds at most.
+    /// Largest number of seeds.
     pub machines: u64,
-    /// One rule alone.
+    /// The only rule to check; none for all rules.
     pub only: Option<&'static Oracle>,
-    /// Settings of every machine, after those that were drawn.
+    /// Settings of every machine, applied after the drawn ones.
     pub set: Vec<String>,
-    /// Threads.
+    /// Number of threads.
     pub jobs: usize,
-    /// The first finding is enough.
+    /// Whether to stop at the first finding.
     pub first_only: bool,
 }
 
-/// What a hunt came to.
+/// Result of a search.
 #[derive(Clone, Default, Debug)]
 pub struct Caught {
-    /// In the order of their seeds.
+    /// Findings in the order of their seeds.
     pub findings: Vec<Finding>,
-    /// Machines that were run.
+    /// Number of machines that ran.
     pub machines: u64,
 }
 
-/// Why a machine panicked, where that does not end the program.
+/// Returns why a machine panicked, in builds where a panic does not end the program.
 fn panicked(payload: &(dyn std::any::Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
     format!("panicked: {}", text.unwrap_or_default())
 }
 
-/// The machine of a scenario's last arm.
+/// Returns the machine of a scenario's last arm.
 ///
 /// # Errors
-/// The text is no scenario.
+/// Fails if the text is no scenario.
 pub fn machine(text: &str) -> Result<Scenario, ScenarioError> {
     let mut scenario = Scenario::with(text, &[])?;
     let arm = scenario.arm.last().map(|arm| arm.set.clone()).unwrap_or_default();
@@ -82,7 +84,8 @@ pub fn machine(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::with(text, &arm)
 }
 
-/// Runs a machine and asks the rules, or one of them: those that are broken, and what broke them.
+/// Runs a machine and checks all rules, or one of them. Returns the broken rules, each with a
+/// description.
 #[must_use]
 pub fn examine(scenario: &Scenario, only: Option<&Oracle>) -> Vec<(&'static Oracle, String)> {
     let asked = |oracle: &&Oracle| only.is_none_or(|only| only.name == oracle.name);
@@ -98,19 +101,20 @@ pub fn examine(scenario: &Scenario, only: Option<&Oracle>) -> Vec<(&'static Orac
     })
 }
 
-/// Draws machines and looks at them until there were enough, or until `enough` says so.
+/// Draws and examines machines until the search has enough, or until `enough` returns true.
 ///
 /// # Errors
-/// A setting that makes no sense.
+/// Fails if a setting is invalid.
 pub fn hunt(hunt: &Hunt, enough: &(dyn Fn(u64) -> bool + Sync)) -> Result<Caught, ScenarioError> {
-    // Told before the first machine.
+    // Report a wrong setting before the first machine runs.
     Scenario::with(&draw::draw(hunt.first), &hunt.set)?;
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let caught = Mutex::new(Caught::default());
     std::thread::scope(|scope| {
         for _ in 0..hunt.jobs.max(1) {
             scope.spawn(|| {
-                // Relaxed: each number is handed out once, and a stop that is seen late costs a machine.
+                // Relaxed: each number is handed out once, and a stop that a thread sees late costs
+                // one machine.
                 while !stop.load(Relaxed) {
                     let number = next.fetch_add(1, Relaxed);
                     if number >= hunt.machines || enough(number) {
@@ -128,20 +132,20 @@ pub fn hunt(hunt: &Hunt, enough: &(dyn Fn(u64) -> bool + Sync)) -> Result<Caught
     let mut caught = caught.into_inner().unwrap_or_else(|e| e.into_inner());
     caught.findings.sort_by_key(|f| f.seed);
     if hunt.first_only {
-        // Whoever was at a later seed then may have found something, too.
+        // Another thread may have found something at a later seed.
         let first = caught.findings.first().map(|f| f.seed);
         caught.findings.retain(|f| Some(f.seed) == first);
     }
     Ok(caught)
 }
 
-/// What the machine of a seed breaks.
+/// Returns the findings for the machine of a seed.
 fn one(hunt: &Hunt, seed: u64) -> Vec<Finding> {
     SEED.set(Some(seed));
     let text = draw::with(seed, &hunt.set);
     let broken = match machine(&text) {
         Ok(scenario) => examine(&scenario, hunt.only),
-        // A setting may make no sense on this one.
+        // A setting may be invalid for this machine.
         Err(_) => Vec::new(),
     };
     SEED.set(None);
@@ -150,18 +154,18 @@ fn one(hunt: &Hunt, seed: u64) -> Vec<Finding> {
 }
 
 thread_local! {
-    /// Whose machine this thread runs: what is told of a panic that ends the program.
+    /// Seed of the machine that this thread runs, for the report of a panic that ends the program.
     static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// The seed of the machine that this thread runs.
+/// Returns the seed of the machine that this thread runs.
 #[must_use]
 pub fn running() -> Option<u64> {
     SEED.get()
 }
 
 impl Finding {
-    /// It made small, and in how many steps.
+    /// Returns the text of the shrunk scenario, and the number of steps.
     #[must_use]
     pub fn shrunk(&self) -> (String, u32) {
         let mut fails = |text: &str| {
@@ -194,16 +198,17 @@ mod tests {
 
     #[test]
     fn each_bug_of_kernels_is_found_and_small_again() {
-        // It takes hundreds of runs: not of a kswapd that is busy, whose are the longest.
+        // Shrinking takes hundreds of runs. Leave out busy-kswapd, because such runs are the
+        // longest.
         let mut smalls = std::collections::BTreeSet::from(["busy-kswapd"]);
         for Bug { about, set, oracle, machines } in BUGS {
             let oracle = oracle::find(oracle).unwrap();
-            // The last of those that a cold start takes.
+            // Run only the last of the machines that a cold start takes.
             let near = Hunt { first: machines.saturating_sub(8), ..hunt_of(set, 8, Some(oracle)) };
             let caught = hunt(&near, &|_| false).unwrap();
             let found = caught.findings.first().unwrap_or_else(|| panic!("not found: {about}"));
             assert_eq!(found.seed + 1, *machines, "{about}");
-            // One of each rule is made small.
+            // Shrink one finding of each rule.
             let text = if smalls.insert(oracle.name) {
                 let (small, steps) = found.shrunk();
                 assert!(steps > 0, "{about}");
@@ -211,7 +216,7 @@ mod tests {
             } else {
                 found.text.clone()
             };
-            // Its file shows it, and without the bug does not.
+            // The file shows the bug, and shows nothing with the bug switched off.
             let mut scenario = machine(&text).unwrap();
             assert!(!examine(&scenario, Some(oracle)).is_empty(), "{about}: {text}");
             scenario.switches.retain(|pair| !set.contains(&pair.as_str()));

@@ -1,27 +1,28 @@
-//! What no machine may show: named rules over what a run has left behind.
+//! Named rules that no machine may break, checked on the outcome of a run.
 //!
-//! Each is conservative: a kernel that does as it should never breaks it, whatever it is given to do; what
-//! breaks it is a bug, or a rule that has to be told better. docs/fuzz.md has the same table.
+//! Each rule is conservative: a correct kernel never breaks it, whatever its load. A violation is a
+//! bug, or shows that the rule needs a better statement. docs/fuzz.md has this table too.
 //!
 //! Invariants
-//! * ORACLE-1: a rule looks at figures of virtual time and at counts alone: it says the same on every computer.
+//! * ORACLE-1: a rule uses only figures of virtual time and counts, so it gives one answer on every
+//!   computer.
 
 use crate::machine::{Outcome, Patience};
 use crate::scenario::{Scenario, run_with};
 
-/// A machine that is being looked at.
+/// A machine under examination.
 pub struct Seen<'a> {
-    /// What was run.
+    /// Scenario that ran.
     pub scenario: &'a Scenario,
-    /// What came of it.
+    /// Outcome of the run.
     pub run: &'a Result<Outcome, String>,
 }
 
 /// A rule.
 pub struct Oracle {
-    /// Its name.
+    /// Name of the rule.
     pub name: &'static str,
-    /// What breaks it, with its threshold.
+    /// Condition that breaks the rule, with its threshold.
     pub rule: &'static str,
     check: fn(&Seen<'_>) -> Option<String>,
 }
@@ -33,53 +34,59 @@ impl std::fmt::Debug for Oracle {
 }
 
 impl Oracle {
-    /// What breaks the rule, if anything does.
+    /// Returns a description of the violation; none if the rule holds.
     #[must_use]
     pub fn broken_by(&self, seen: &Seen<'_>) -> Option<String> {
         (self.check)(seen)
     }
 }
 
-/// The seed on which every machine is run: what differs between machines is in their scenarios.
+/// Seed of every run. Machines differ by their scenarios.
 pub const RUN_SEED: u64 = 0;
 
-/// No measured thread gets on for a minute of the machine, or 4,000 events happen at one moment of it; and no machine is
-/// looked at for more than 8,000 events and ten minutes.
+/// Limits of a run. It has failed if no measured thread makes progress for a minute of virtual
+/// time, or at 4,000 events at one moment. A run ends after 8,000 events, or after ten minutes.
 const PATIENCE: Patience =
     Patience { ns: MINUTE_NS, events: u64::MAX, at_once: 4_000, all: (8_000, 10 * MINUTE_NS) };
 const MINUTE_NS: u64 = 60_000_000_000;
 
-/// From a wake-up to a step kswapd has to change tasks, which takes 1.5 us.
+/// Longest time in ns from a wake-up of kswapd to its step. It only has to switch tasks, which
+/// takes 1.5 us.
 const WAKE_NS_MAX: u64 = 10_000_000;
-/// The longest that anybody waits by intention is two seconds (`memory.high`).
+/// Longest time in ns that a task may lack memory. The longest intended wait is two seconds
+/// (`memory.high`).
 const SHORT_NS_MAX: u64 = 10_000_000_000;
-/// After a run that ended in balance there are two steps to the nap.
+/// Number of kswapd steps in balance that breaks the rule. After a run that ended in balance kswapd
+/// takes two steps before it naps.
 const IDLE_MAX: u64 = 64;
-/// A process is killed while one page of so many could go ...
+/// The false-oom rule breaks if a task is killed while more than one page in so many is
+/// reclaimable.
 const SPARED_SHARE: u64 = 4;
-/// ... and so many at least.
+/// Least number of reclaimable pages at a kill that breaks the false-oom rule.
 const SPARED_PAGES: u64 = 256;
-/// Pages by which a memcg is taken below its `min` while a pass goes by what was charged when it began.
+/// Pages by which a pass may take a memcg below its `min`, because the pass uses the charge at its
+/// beginning.
 const BELOW_PAGES: u64 = 128;
-/// Pages taken while there was enough, as a part of the machine's frames.
+/// Pages taken although enough were free: the limit is the machine's frames divided by this.
 const NEEDLESS_SHARE: u64 = 8;
-/// Time that is measured before equal memcgs are compared, operations that one of them has done by then, and how many
-/// times as many ...
+/// Equal memcgs are compared after this measured time in ns, once one of them has done `TWIN_OPS`
+/// operations. The rule breaks if one has done more than `TWIN_FACTOR` times as many as another.
 const TWIN_NS: u64 = 200_000_000;
 const TWIN_OPS: u64 = 400;
-/// ... as another.
 const TWIN_FACTOR: u64 = 20;
-/// Pages that come back, in times the machine's frames, before they are compared with those of others.
+/// Refaults, as a multiple of the machine's frames, from which they are compared with those of
+/// other presets.
 const STORM_FRAMES: u64 = 2;
-/// How many times as many of its touches are refaults as by each of two presets.
+/// The rule breaks if the share of refaults is more than so many times that of each of two presets.
 const STORM_FACTOR: f64 = 4.0;
-/// Time that is measured before it is looked at who adds up counters, and the part of it in which somebody may do so.
+/// Least measured time in ns before the rule looks at counter sums, and the divisor for the share
+/// of time they may take.
 const SUMS_NS: u64 = 10_000_000;
 const SUMS_SHARE: u64 = 2;
-/// One machine in so many is run twice.
+/// One machine in so many runs twice.
 const TWICE_EVERY: u64 = 16;
 
-/// All of them, in the order in which they are asked.
+/// All rules, in the order in which they are checked.
 pub const ORACLES: &[Oracle] = &[
     Oracle {
         name: "books",
@@ -160,10 +167,10 @@ pub const ORACLES: &[Oracle] = &[
     },
 ];
 
-/// The oracle of that name.
+/// Returns the rule of this name.
 ///
 /// # Errors
-/// There is none.
+/// Fails if there is none of this name.
 pub fn find(name: &str) -> Result<&'static Oracle, String> {
     let names = ORACLES.iter().map(|o| o.name);
     ORACLES.iter().find(|o| o.name == name).ok_or_else(|| {
@@ -175,7 +182,7 @@ pub fn find(name: &str) -> Result<&'static Oracle, String> {
 /// Runs a machine.
 ///
 /// # Errors
-/// What stopped the run.
+/// Returns the reason that stopped the run.
 pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     run_with(scenario, RUN_SEED, 0, PATIENCE).map(|(_, outcome)| outcome)
 }
@@ -190,7 +197,7 @@ impl Seen<'_> {
     }
 }
 
-/// Ends that are no broken law: other rules are about them, or, under Ebb, all that stores is full.
+/// Ends of a run that violate no law. Other rules cover them, or, under Ebb, all storage is full.
 const OTHER_ENDS: [&str; 3] = ["stands still", "nothing will wake", "out of memory: nothing more"];
 
 fn books(seen: &Seen<'_>) -> Option<String> {
@@ -265,7 +272,7 @@ fn unfair(seen: &Seen<'_>) -> Option<String> {
     None
 }
 
-/// Refaults, and their share of all touches.
+/// Returns the number of refaults, and their share of all accesses.
 fn refaults(outcome: &Outcome) -> (u64, f64) {
     let of = |name: &str| outcome.counters.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
     let all = of("workingset_refault_anon") + of("workingset_refault_file");
@@ -302,7 +309,7 @@ fn sum_storm(seen: &Seen<'_>) -> Option<String> {
 
 fn not_the_same(seen: &Seen<'_>) -> Option<String> {
     let first = seen.outcome()?;
-    // Which ones is decided by what they show, so that a file says the same as its seed.
+    // The outcome selects the machines, so that a file is selected exactly if its seed is.
     if !first.touches.is_multiple_of(TWICE_EVERY) {
         return None;
     }

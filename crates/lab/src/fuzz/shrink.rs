@@ -1,17 +1,18 @@
-//! Making a finding small: parts are taken away and numbers made smaller, as long as the same rule is broken.
+//! Shrinks a finding: removes parts and makes numbers smaller, as long as the machine breaks the
+//! rule.
 //!
 //! Invariants
-//! * SHRINK-1: what comes out breaks the rule that what went in breaks.
-//! * SHRINK-2: each step taken leaves less: fewer tables, fewer keys, or a smaller number.
+//! * SHRINK-1: the result breaks the rule that the input breaks.
+//! * SHRINK-2: each step leaves less: fewer tables, fewer keys, or a smaller number.
 
 use toml::{Table, Value};
 
 use super::text;
 
-/// Tries at most, each of which runs a machine.
+/// Largest number of tries, each of which runs a machine.
 pub const TRIES_MAX: u32 = 600;
 
-/// A smaller scenario that still `fails`, and how many steps led to it.
+/// Returns a smaller scenario that still `fails`, and the number of steps that led to it.
 pub fn shrink(scenario: &str, fails: &mut dyn FnMut(&str) -> bool) -> (String, u32) {
     let Ok(mut best) = scenario.parse::<Table>() else { return (scenario.to_owned(), 0) };
     let (mut at, mut taken, mut tries, mut since) = (0, 0, 0, 0);
@@ -20,7 +21,7 @@ pub fn shrink(scenario: &str, fails: &mut dyn FnMut(&str) -> bool) -> (String, u
         if all.is_empty() || since >= all.len() {
             break;
         }
-        // What is behind the last step comes after a success; then from the beginning again.
+        // After a success the search continues with the next step, and wraps round at the end.
         at %= all.len();
         tries += 1;
         if fails(&text::scenario(&all[at])) {
@@ -33,7 +34,7 @@ pub fn shrink(scenario: &str, fails: &mut dyn FnMut(&str) -> bool) -> (String, u
     (text::scenario(&best), taken)
 }
 
-/// Keys of a machine that it can do without, those that say most first.
+/// Optional keys of a machine, those with the largest effect first.
 const OPTIONAL: [&str; 12] = [
     "live",
     "swap",
@@ -49,7 +50,7 @@ const OPTIONAL: [&str; 12] = [
     "read_ahead",
 ];
 
-/// All scenarios that are one step smaller; some of them make no sense.
+/// Returns all scenarios that are one step smaller; some of them are invalid.
 fn steps(from: &Table) -> Vec<Table> {
     let mut all = Vec::new();
     for key in ["workload", "memcg"] {
@@ -92,7 +93,7 @@ fn steps(from: &Table) -> Vec<Table> {
     all
 }
 
-/// A memcg is gone: what ran in it and lay in it is at the top.
+/// Moves the workloads and memcgs of a removed memcg to the top.
 fn forget(scenario: &mut Table, memcg: &Value) {
     let name = memcg.get("name");
     for (list_of, key) in [("workload", "memcg"), ("memcg", "parent")] {
@@ -104,7 +105,8 @@ fn forget(scenario: &mut Table, memcg: &Value) {
     }
 }
 
-/// Every number of the machine, of memcgs and of generators, halved.
+/// Adds a scenario for each number of the machine, the memcgs and the generators, with this number
+/// halved.
 fn numbers(from: &Table, all: &mut Vec<Table>) {
     let mut places = Vec::new();
     for section in ["machine", "memcg", "workload", "measure"] {
@@ -142,10 +144,10 @@ impl Step {
     }
 }
 
-/// Where numbers are.
+/// Finds the paths of all numbers.
 fn find_numbers(value: &Value, path: &mut Vec<Step>, into: &mut Vec<Vec<Step>>) {
     match value {
-        // Of a comparison two seeds are the fewest.
+        // A comparison needs at least two seeds.
         Value::Integer(_) if path.last().is_some_and(|step| step.name() == "seeds") => {}
         Value::Integer(_) | Value::Float(_) => into.push(path.clone()),
         Value::Table(table) => {
@@ -166,7 +168,7 @@ fn find_numbers(value: &Value, path: &mut Vec<Step>, into: &mut Vec<Vec<Step>>) 
     }
 }
 
-/// Makes it smaller. False if it cannot be.
+/// Halves a number. Returns false if the number cannot be smaller.
 fn halve(value: &mut Value) -> bool {
     match value {
         Value::Integer(n) if *n > 4096 => *n = (*n / 2).max(4096),
@@ -201,7 +203,7 @@ fn get_mut<'a>(scenario: &'a mut Table, path: &[Key<'_>]) -> Option<&'a mut Valu
     })
 }
 
-/// It without a key, if it has that.
+/// Returns the scenario without a key, if it has this key.
 fn without(from: &Table, path: &[Key<'_>]) -> Option<Table> {
     get(from, path)?;
     let (last, above) = path.split_last()?;
@@ -224,7 +226,7 @@ mod tests {
     use super::*;
     use crate::fuzz::{draw, machine};
 
-    /// The rule that is broken: two workloads at least, and swap.
+    /// Stands for a broken rule: at least two workloads, and swap.
     fn broken(text: &str) -> bool {
         machine(text).is_ok_and(|s| s.workload.len() > 1 && s.machine.swap.is_some())
     }
@@ -238,7 +240,7 @@ mod tests {
         assert_eq!((scenario.workload.len(), scenario.memcg.len()), (2, 0), "{small}");
         assert_eq!((scenario.machine.frames, scenario.machine.cpus), (4096, 1), "{small}");
         assert!(scenario.machine.disk.is_none() && scenario.switches.is_empty(), "{small}");
-        // Again, there is nothing to do.
+        // A second shrink finds nothing more to do.
         assert_eq!(shrink(&small, &mut |text| broken(text)), (small.clone(), 0));
     }
 

@@ -1,10 +1,10 @@
-//! A scenario as a file, in the order in which people write one.
+//! Writes a scenario as a file, in the usual order of keys.
 
 use std::fmt::Write;
 
 use toml::{Table, Value};
 
-/// The text. Keys that are not of a scenario's come last.
+/// Returns the text. Keys that a scenario does not have come last.
 #[must_use]
 pub fn scenario(scenario: &Table) -> String {
     let mut text = String::new();
@@ -39,14 +39,14 @@ pub fn scenario(scenario: &Table) -> String {
     text
 }
 
-/// The tables of a list; none if there is no such list.
+/// Returns the tables of a list; none if there is no such list.
 pub(super) fn tables<'a>(scenario: &'a Table, key: &str) -> impl Iterator<Item = &'a Table> {
     let list = scenario.get(key).and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_table)
 }
 
 fn section(text: &mut String, head: &str, table: &Table) {
-    // What belongs to a table above stands right below it.
+    // A table that belongs to the table above stands directly below it.
     let gap = if head.starts_with("[workload.") { "" } else { "\n" };
     let _ = writeln!(text, "{gap}{head}");
     let mut keys: Vec<&String> = table.keys().collect();

@@ -1,40 +1,42 @@
-//! What is read together with a page that is missing.
+//! Pages read together with a page that is missing, and the descriptors through which a thread
+//! reads.
 //!
-//! How much, and what is marked, is the engine's: [`FileAhead`] for files, `swapin` for anonymous
-//! pages. Here is through which descriptor a thread reads. The kernel keeps a reading position for
-//! each open file; a space of the model stands for many files, so a thread has `DESCRIPTORS` and
-//! reads through the one that goes on at the page, or opens another in place of the one it has used
-//! least lately. Mappings of a space share one.
+//! The engine decides how much is read, and which page is marked: [`FileAhead`] for files, `swapin`
+//! for anonymous pages. This file chooses the descriptor through which a thread reads. The kernel
+//! keeps a reading position for each open file. A space of the model stands for many files, so a
+//! thread has `DESCRIPTORS`. It reads through the descriptor that goes on at the page. If there is
+//! none, it opens another in place of the one used least lately. All mappings of a space share one
+//! state.
 //!
-//! A thread tells a descriptor only of pages that were missing or marked. One that goes on at a
+//! A descriptor learns only of pages that were missing or marked. A descriptor that goes on at a
 //! page has read all before it.
 
 use ebb_mm::writeback::{FileAhead, View, WINDOW_MAX, Window};
 
 use super::mem::{Mem, Region};
 
-/// Descriptors of a thread.
+/// Number of descriptors of a thread.
 const DESCRIPTORS: usize = 4;
-/// Pages of files read ahead at most.
+/// Most pages of a file in one readahead window.
 pub const WINDOW_FILE: u64 = WINDOW_MAX;
 
-/// What a thread reads through.
+/// The descriptors through which a thread reads.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptors {
-    /// By space; the last used in front.
+    /// Space and state of each descriptor, the last used in front.
     open: [(usize, FileAhead); DESCRIPTORS],
-    /// The request under way: its space, first page and end.
+    /// Space, first page and end of the request under way.
     asked: (usize, u64, u64),
 }
 
 impl Descriptors {
-    /// A request for so many pages: what is missing of them is read at once, as far as a window
+    /// Begins a request for so many pages. The missing ones are read at once, as far as a window
     /// goes.
     pub fn ask(&mut self, space: usize, page: u64, pages: u32) {
         self.asked = (space, page, page + u64::from(pages));
     }
 
-    /// The descriptor that reads `page`, and how many pages are asked for from there on.
+    /// Returns the descriptor that reads `page`, and how many pages are asked for from there on.
     fn at(&mut self, space: usize, page: u64) -> (&mut FileAhead, u64) {
         let (of, first, end) = self.asked;
         let (from, end) = if of == space && (first..end).contains(&page) {
@@ -56,7 +58,7 @@ impl Descriptors {
 }
 
 impl Mem {
-    /// Asks `what` about reading ahead in a region that ends at `end`.
+    /// Asks `what` about readahead in a region that ends at `end`.
     fn ask_ahead<T>(
         &self,
         space: usize,
@@ -67,7 +69,7 @@ impl Mem {
         Some(self.out.cache.ask_ahead(file, end - region.pages..end, self.read_ahead, what))
     }
 
-    /// What is read for a missing page of a file, in a region that ends at `end`.
+    /// Returns the window to read for a missing page of a file. `region` has the end of its region.
     pub(super) fn window(
         &mut self,
         descriptors: &mut Descriptors,
@@ -90,12 +92,12 @@ impl Mem {
         window.unwrap_or(Window::one(page))
     }
 
-    /// A fault of a mapped file that found its page in memory.
+    /// Counts a fault of a mapped file that found its page in memory.
     pub(super) fn not_missed(&mut self, space: usize) {
         self.mapped_ahead(space).fault_found();
     }
 
-    /// What mappings of a space know.
+    /// Returns the readahead state of the mappings of a space.
     fn mapped_ahead(&mut self, space: usize) -> &mut FileAhead {
         if self.mapped.len() <= space {
             self.mapped.resize(space + 1, FileAhead::default());
@@ -103,7 +105,8 @@ impl Mem {
         &mut self.mapped[space]
     }
 
-    /// What is read on because a marked page was reached; none if enough is there already.
+    /// Returns the next window after a marked page was reached; none if enough is in memory
+    /// already.
     pub(super) fn next_window(
         &mut self,
         descriptors: &mut Descriptors,

@@ -1,8 +1,8 @@
 //! An allocation benchmark in virtual time: CPUs that take blocks in batches and give them back.
 //!
-//! The allocator is the engine's, with the kernel's mechanisms; which CPU is served when follows from
-//! the time each step takes. A refill of a per-CPU set is one hold of the zone lock, and so is what is drained
-//! from it; what is checked and counted under the lock makes everybody else wait.
+//! The allocator is the engine's, with the kernel's mechanisms. The time of each step decides which
+//! CPU is served when. A refill of a per-CPU set is one hold of the zone lock, and so is a drain of
+//! it. Checks and counts under the lock make all other CPUs wait.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ use ebb_mm::random::Random;
 pub enum Check {
     /// While the zone lock is held.
     UnderLock,
-    /// After it was dropped.
+    /// After the zone lock was dropped.
     AfterLock,
     /// Never.
     Off,
@@ -36,11 +36,11 @@ pub enum Check {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cma {
-    /// One by one under the lock.
+    /// One by one under the zone lock.
     PerPage,
-    /// In one sum under the lock.
+    /// In one sum under the zone lock.
     InLock,
-    /// In one sum after the lock was dropped.
+    /// In one sum after the zone lock was dropped.
     AfterUnlock,
 }
 
@@ -48,35 +48,36 @@ pub enum Cma {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {
-    /// CPUs that work.
+    /// CPUs that allocate.
     pub cores: usize,
-    /// 0, or 9 for 2 MiB.
+    /// Order of the blocks: 0, or 9 for 2 MiB.
     pub order: u8,
-    /// Blocks each takes before it gives them back.
+    /// Blocks that each CPU takes before it frees them.
     pub batch: usize,
-    /// Rounds; the first is not measured.
+    /// Rounds of taking and freeing; the first is not measured.
     #[serde(default = "rounds")]
     pub rounds: usize,
     /// When frames are checked.
     pub check: Check,
-    /// How CMA frames are counted.
+    /// How free CMA frames are counted.
     pub cma: Cma,
-    /// Getting a block from a set that has one.
+    /// Time to take a block from a per-CPU set that has one, in nanoseconds.
     pub pop_ns: f64,
-    /// Taking one block from the free lists, under the lock.
+    /// Time to take one block from the free lists under the zone lock, in nanoseconds.
     pub block_ns: f64,
-    /// Giving a block to a set that has room.
+    /// Time to free a block to a per-CPU set that has room, in nanoseconds.
     pub push_ns: f64,
-    /// Giving one block to the free lists, under the lock.
+    /// Time to return one block to the free lists under the zone lock, in nanoseconds.
     pub merge_ns: f64,
-    /// Checking one frame.
+    /// Time to check one frame, in nanoseconds.
     pub check_ns: f64,
-    /// Looking at one block's type and counting it.
+    /// Time to look up one block's type and count the block, in nanoseconds.
     pub count_ns: f64,
-    /// Taking the lock over from another CPU, with what it changed while it held it: lists, counters, records.
+    /// Time to take the zone lock over from another CPU, in nanoseconds. It includes the data that
+    /// the other CPU changed under the lock: lists, counters, records.
     pub handover_ns: f64,
-    /// What memory delivers to all CPUs together, in GB/s: checks after the lock read the frames' records
-    /// on all of them at once.
+    /// Memory bandwidth of all CPUs together, in GB/s. Checks after the lock read the frames'
+    /// records on all CPUs at once.
     pub memory_gb_s: f64,
 }
 
@@ -85,10 +86,11 @@ fn rounds() -> usize {
 }
 
 impl Allocation {
-    /// Says what of it makes no sense on a machine of `cpus`.
+    /// Checks the values for a machine of `cpus`.
     ///
     /// # Errors
-    /// More cores than CPUs, or none; nothing to take, or to measure; memory that delivers nothing.
+    /// There are more cores than CPUs, or none. There is nothing to take, or to measure. Memory
+    /// delivers nothing.
     pub(crate) fn check(&self, cpus: usize) -> Result<(), String> {
         if self.cores == 0 || self.cores > cpus {
             return Err(format!("cores = {}: expected 1 to {cpus}, machine.cpus", self.cores));
@@ -123,10 +125,10 @@ impl Meter for Holds {
 /// Bytes of a frame's record (`struct page`).
 const RECORD_BYTES: f64 = 64.0;
 
-/// What the CPUs wait for each other for.
+/// Resources for which the CPUs wait.
 struct Shared {
     lock: Lock,
-    /// When memory has delivered all that was asked for.
+    /// Time at which memory has delivered all that was asked for, in nanoseconds.
     delivered: f64,
 }
 
@@ -135,22 +137,23 @@ impl Shared {
         Self { lock: Lock { free: 0.0, owner: usize::MAX }, delivered: 0.0 }
     }
 
-    /// A CPU that comes at `now` looks at the records of so many frames, which come from memory. Returns when it
-    /// has.
+    /// Lets a CPU that comes at `now` read the records of so many frames from memory. Returns when
+    /// it has done so.
     fn look(&mut self, a: &Allocation, now: f64, frames: f64) -> f64 {
         self.delivered = now.max(self.delivered) + frames * RECORD_BYTES / a.memory_gb_s;
         self.delivered.max(now + frames * a.check_ns)
     }
 }
 
-/// The zone lock: when it is free, and who had it last.
+/// The zone lock: the time at which it is free, and its last owner.
 struct Lock {
     free: f64,
     owner: usize,
 }
 
 impl Lock {
-    /// The CPU that comes at `now` holds it for `hold` ns. Returns when it has dropped it.
+    /// Lets the CPU that comes at `now` hold the lock for `hold` ns. Returns when the CPU has
+    /// dropped it.
     fn hold(&mut self, a: &Allocation, now: f64, cpu: usize, hold: f64) -> f64 {
         let taken_over = self.owner != cpu && self.owner != usize::MAX;
         let start = now.max(self.free) + if taken_over { a.handover_ns } else { 0.0 };
@@ -162,14 +165,14 @@ impl Lock {
 /// Times of one kind of step in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Times {
-    /// How long each took.
+    /// Histogram of the time that each step took.
     pub each: Histogram,
-    /// All together.
+    /// Sum of the times.
     pub sum: f64,
 }
 
 impl Times {
-    /// The mean.
+    /// Returns the mean in nanoseconds.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum / self.each.count().max(1) as f64
@@ -183,20 +186,21 @@ impl Times {
     }
 }
 
-/// What one run measured, without its first round.
+/// Measurements of one run without its first round.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// To get a block.
+    /// Times to get a block.
     pub take: Times,
-    /// To give one back.
+    /// Times to give a block back.
     pub give: Times,
-    /// Sets filled, each with the lock held.
+    /// Number of sets filled, each with the lock held.
     pub refills: u64,
-    /// Sets emptied, each with the lock held.
+    /// Number of sets emptied, each with the lock held.
     pub drains: u64,
 }
 
-/// Runs it on a machine of `cpus`, of which some may rest: the more there are, the less a set holds.
+/// Runs the benchmark on a machine of `cpus`, of which some may be idle. With more CPUs a per-CPU
+/// set has fewer frames.
 ///
 /// # Errors
 /// The allocator ran dry or does not balance.
@@ -223,7 +227,7 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
             }
             Ok(now)
         })?;
-        // The first taken goes first, as in the published benchmarks.
+        // The first block taken goes first, as in the published benchmarks.
         held.iter_mut().for_each(|of| of.reverse());
         let given = phase(a, &mut random, |cpu, now, noise, shared| {
             let sets = frames.pages_in_set(cpu, 0);
@@ -247,12 +251,12 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
     Ok(measured)
 }
 
-/// Sets of single frames as Linux 6.2 has them, which is what the publications are about: refills of 63 (since 6.7 they
-/// grow as a CPU goes on taking). What a set may hold, 800 or so of the 32768 that each takes there, is as little of what
-/// each takes here.
+/// Sets of single frames as Linux 6.2 has them, with refills of 63, because the publications are
+/// about it. (Since 6.7 refills grow as a CPU goes on taking.) There a set may have 800 or so of
+/// the 32768 frames that each CPU takes. Here it may have as small a share.
 const PCP_6_2: PcpRule = PcpRule::Fixed { high: 252, batch: 63, huge_high: 2, huge_batch: 2 };
 
-/// A node for it.
+/// Builds a node for the benchmark.
 fn build(a: &Allocation, cpus: usize, holds: &Arc<Holds>) -> Result<Frames, String> {
     let blocks = cpus * (a.batch + 64);
     let frames = (blocks << a.order).next_multiple_of(1 << 10).max(1 << 16) as u32 * 2;
@@ -276,8 +280,9 @@ fn build(a: &Allocation, cpus: usize, holds: &Arc<Holds>) -> Result<Frames, Stri
     config.build().map_err(|e| e.to_string())
 }
 
-/// All cores do a batch of steps from about the same moment on. `step` takes the CPU, its time, some noise
-/// and what is shared, and says when the CPU has done it. Returns how long each step took.
+/// Lets all cores do a batch of steps from about one moment on. `step` takes the CPU, its time,
+/// some noise and the shared resources. It returns when the CPU has done the step. Returns how long
+/// each step took.
 fn phase(
     a: &Allocation,
     random: &mut Random,
@@ -286,12 +291,13 @@ fn phase(
     let mut shared = Shared::new();
     let mut left = vec![a.batch; a.cores];
     let mut took = Vec::with_capacity(a.cores * a.batch);
-    // The CPU that is furthest behind is next; of equals the lowest. Times are positive: they sort as their bits do.
+    // The CPU that is furthest behind is next, of equals the lowest. Times are positive, so they
+    // sort as their bits do.
     let mut next: BinaryHeap<Reverse<(u64, usize)>> =
         (0..a.cores).map(|cpu| Reverse((f64::from(random.below(1000)).to_bits(), cpu))).collect();
     while let Some(Reverse((bits, cpu))) = next.pop() {
         let begun = f64::from_bits(bits);
-        // A few percent, as of caches and interrupts.
+        // A few percent of noise, as from caches and interrupts.
         let noise = 0.95 + f64::from(random.below(1000)) / 10_000.0;
         let now = step(cpu, begun, noise, &mut shared)?;
         took.push(now - begun);
@@ -303,7 +309,8 @@ fn phase(
     Ok(took)
 }
 
-/// One hold of the zone lock to fill a set, and what is done after it. Returns when the CPU goes on.
+/// Holds the zone lock once to fill a set, and does the work after it. Returns when the CPU goes
+/// on.
 fn refill(
     a: &Allocation,
     now: f64,
@@ -316,10 +323,10 @@ fn refill(
     let mut hold = blocks * a.block_ns * noise;
     let mut after = 0.0;
     if a.check == Check::UnderLock {
-        // One at a time: memory is faster than that.
+        // The frames are checked one at a time, so memory is no bound.
         hold += pages * a.check_ns;
     }
-    // Looking at the type stays; the sum is one addition.
+    // Looking at the type of each block stays. The sum is one addition.
     let summed = counts / 2.0 + a.count_ns;
     match a.cma {
         Cma::PerPage => hold += counts,
@@ -330,7 +337,8 @@ fn refill(
     if a.check == Check::AfterLock { shared.look(a, now, pages) } else { now }
 }
 
-/// One hold of the zone lock to empty a set of so many blocks. Of each block the first frame is checked, under the lock.
+/// Holds the zone lock once to empty a set of so many blocks. The first frame of each block is
+/// checked, under the lock.
 fn drain(
     a: &Allocation,
     now: f64,
@@ -367,7 +375,8 @@ mod tests {
 
     #[test]
     fn a_set_keeps_little_of_what_a_core_gave_back() {
-        // With all of it at hand the lock would never be taken: 77 ns. Some 200 of 2048 are.
+        // If all frames stayed in the set, the lock would never be taken: 77 ns. Some 200 of 2048
+        // stay.
         for cpus in [1, 24] {
             let mean = run(&spec(), cpus, 1).unwrap().take.mean();
             assert!((112.0..119.0).contains(&mean), "{cpus} CPUs: {mean}");
@@ -396,12 +405,12 @@ mod tests {
             let checked = mean(Check::AfterLock, order, 1);
             assert!((2.0..=5.1).contains(&(checked - none)), "{order}: {none} {checked}");
         }
-        // The lock is the bound: each waits for the checks of all.
+        // The lock is the bound, so each core waits for the checks of all.
         let more = mean(Check::UnderLock, 0, 24) - mean(Check::Off, 0, 24);
         assert!((100.0..140.0).contains(&more), "{more}");
     }
 
-    /// 512 records of 64 bytes a block are 364 ns of memory at 90 GB/s, whoever reads them.
+    /// 512 records of 64 bytes a block are 364 ns of memory at 90 GB/s, on any core.
     #[test]
     fn checks_after_the_lock_are_bound_by_what_memory_delivers() {
         let mean = |memory_gb_s, cores| {
@@ -410,7 +419,7 @@ mod tests {
         };
         assert_eq!(mean(90.0, 1), mean(1e6, 1), "one core does not ask for so much");
         let bound = mean(90.0, 24) / (24.0 * 364.0);
-        // The first blocks of each are taken before all wait.
+        // Each core takes its first blocks before all wait.
         assert!((0.9..1.0).contains(&bound), "{bound}");
         assert!(mean(1e6, 24) < mean(90.0, 24) * 0.9);
     }

@@ -1,10 +1,10 @@
-//! Fault-around: a fault of a mapped file that only reads maps the pages around it, too, that are in
+//! Fault-around: a fault that only reads a mapped file also maps the pages around it that are in
 //! memory already (`do_fault_around`, `fault_around_bytes`).
 //!
-//! The window is aligned. Pages that are still being read, or are marked to begin the next window, are
-//! left out. On x86 the entries are made as if they had been used: only where the processor sets the
-//! accessed bit at a price (`arch_wants_old_prefaulted_pte`) are they old. So reclaim finds pages in use
-//! that nobody has touched.
+//! The window is aligned. Pages that are still being read, or are marked to begin the next window,
+//! are left out. On x86 the new entries have the accessed bit set. The kernel leaves them old only
+//! where the processor sets the accessed bit at a price (`arch_wants_old_prefaulted_pte`). So
+//! reclaim finds accessed pages that no thread has touched.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use ebb_mm::types::Vpn;
 use super::mem::{Access, Mem};
 
 impl Mem {
-    /// Maps what lies around a page that a fault has just mapped. Returns the cost.
+    /// Maps the pages around a page that a fault has just mapped. Returns the cost.
     pub(super) fn map_around(&mut self, now: u64, space: usize, page: u64, access: Access) -> u64 {
         let pages = self.tun.file.fault_around;
         let (end, region) = self.region(space, page);
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
     use crate::machine::ahead::Descriptors;
 
-    /// A mapped file of 100 pages of which some are in memory: which of its pages are mapped after
-    /// page 20 was touched.
+    /// Makes a mapped file of 100 pages of which some are in memory. Returns which of its pages are
+    /// mapped after page 20 was touched.
     fn mapped_after_a_fault(pages: u64, access: Access) -> Vec<u64> {
         let mut mem = machine().mem;
         mem.tun.file.fault_around = pages;

@@ -1,14 +1,15 @@
 //! Barriers: threads of a group that wait for each other.
 //!
-//! 1. Who was killed is waited for no more.
-//! 2. A barrier lets go of all who wait as soon as all others are there, and can be come to again.
+//! * A barrier does not wait for a thread that was killed.
+//! * A barrier lets all waiting threads go as soon as all others have arrived. Threads can then
+//!   wait at it again.
 
-/// A group's barrier.
+/// The barrier of a group.
 #[derive(Debug, Default)]
 struct Barrier {
-    /// How many wait for each other, as the last to come said.
+    /// Number of threads that wait for each other, as the last arrival gave it.
     parties: usize,
-    /// How many of them were killed.
+    /// Number of threads of the group that were killed.
     gone: usize,
     waiting: Vec<usize>,
 }
@@ -33,7 +34,7 @@ impl Barriers {
         &mut self.0[group]
     }
 
-    /// A thread is there. Returns who goes on, it among them.
+    /// Adds a thread that arrives. Returns the threads that go on, with it among them.
     pub(super) fn arrive(&mut self, group: u16, parties: u16, thread: usize) -> Vec<usize> {
         let barrier = self.of(group);
         barrier.parties = usize::from(parties);
@@ -41,7 +42,8 @@ impl Barriers {
         barrier.let_go()
     }
 
-    /// A thread of the group was killed, there or not. Returns who goes on.
+    /// Removes a thread of the group that was killed, waiting or not. Returns the threads that go
+    /// on.
     pub(super) fn lose(&mut self, group: u16, thread: usize) -> Vec<usize> {
         let barrier = self.of(group);
         barrier.gone += 1;
@@ -57,7 +59,7 @@ mod tests {
     #[test]
     fn who_was_killed_is_waited_for_no_more() {
         let mut b = Barriers::default();
-        // Before anybody came, while others wait, and waiting itself.
+        // Threads are lost before any arrives, while others wait, and while waiting themselves.
         assert!(b.lose(1, 7).is_empty());
         assert!(b.arrive(1, 4, 0).is_empty() && b.arrive(1, 4, 1).is_empty());
         assert_eq!(b.arrive(1, 4, 2), [0, 1, 2]);
@@ -67,7 +69,7 @@ mod tests {
         assert!(b.arrive(1, 4, 0).is_empty());
         assert!(b.lose(1, 0).is_empty(), "nobody is left there");
         assert_eq!(b.arrive(1, 4, 1), [1]);
-        // Other groups go by their own.
+        // Other groups have barriers of their own.
         assert!(b.arrive(0, 2, 8).is_empty());
         assert_eq!(b.arrive(0, 2, 9), [8, 9]);
     }

@@ -1,8 +1,8 @@
-//! From what the engine did to how long that took.
+//! Turns the engine's work into time.
 //!
-//! Reclaim and insertion happen at one moment of virtual time; what they did is read off the engine's
-//! counters and turned into time by [`costs`](super::costs). Work under the lru lock of a memcg makes
-//! the next who wants that lock wait.
+//! Reclaim and insertion happen at one moment of virtual time. The engine's counters show the work.
+//! [`costs`](super::costs) turns it into time. Work under the lru lock of a memcg makes the next
+//! task that wants the lock wait.
 
 use ebb_mm::lru::scan::{self, SWAP_CLUSTER_MAX};
 use ebb_mm::tunables::LruKind;
@@ -11,19 +11,19 @@ use ebb_mm::types::Pfn;
 use super::costs::Costs;
 use super::mem::{COUNTED, Mem};
 
-/// The pages handled by one run of the engine, by what was done with them.
+/// Pages handled by one run of the engine, by what the engine did with them.
 #[derive(Clone, Copy, Default, Debug)]
 struct Handled {
-    /// Looked at on a list.
+    /// Number of pages looked at on a list.
     looked: u64,
-    /// Taken off for shrinking.
+    /// Number of pages taken off for shrinking.
     taken: u64,
-    /// Moved to another list, or put back.
+    /// Number of pages moved to another list, or put back.
     moved: u64,
 }
 
-/// Time under the lru lock. Each folio looked at is a cache miss; with the next record fetched early
-/// that miss runs beside the work on the folio before.
+/// Returns the nanoseconds under the lru lock. Each folio looked at is a cache miss. If the next
+/// record is fetched early, that miss runs beside the work on the folio before.
 fn hold_ns(c: &Costs, h: Handled, move_ns: u64, prefetch: bool) -> u64 {
     let misses = h.looked * c.scan_ns;
     let work = h.taken * c.isolate_ns + h.moved * move_ns;
@@ -31,7 +31,8 @@ fn hold_ns(c: &Costs, h: Handled, move_ns: u64, prefetch: bool) -> u64 {
 }
 
 impl Mem {
-    /// What the engine did since the last call, in time; waits for the lru lock included.
+    /// Returns the nanoseconds of the engine's work since the last call, with waits for the lru
+    /// lock.
     pub(super) fn charge(&mut self, now: u64, memcg: Option<usize>, node: usize) -> u64 {
         let mut n = [0; COUNTED.len()];
         for (i, &event) in COUNTED.iter().enumerate() {
@@ -63,7 +64,7 @@ impl Mem {
             let h = Handled { looked: scanned + aged, taken, moved: sorted };
             hold_ns(c, h, move_ns, tun.mglru.prefetch) + back * c.move_ns
         };
-        // The classic LRU looks folios up when it deactivates them as well; of which type is not counted.
+        // The classic LRU also looks folios up when it deactivates them. Their type is not counted.
         let more = if classic { refill } else { 0 };
         let share = |n: u64| n + more * n / (anon + file).max(1);
         let [anon_ns, file_ns] = self.out.mappings.mean_ns();
@@ -77,8 +78,8 @@ impl Mem {
         self.under_lock(now, (memcg.unwrap_or(0), node), hold) + free
     }
 
-    /// One folio was put into the batch of those that are to go on the lists. The time that takes; most
-    /// of it for the last of a batch.
+    /// Counts a folio put into the batch that is to go on the lists. Returns the time that takes.
+    /// The last folio of a batch has most of it.
     pub(super) fn charge_add(&mut self, now: u64, memcg: usize, pfn: Pfn) -> u64 {
         let node = usize::from(self.folios.node(pfn));
         let m = &mut self.memcgs[memcg].on[node];
@@ -90,10 +91,11 @@ impl Mem {
         self.under_lock(now, (memcg, node), hold)
     }
 
-    /// Before it judges a page that came back, the classic LRU of Linux 5.15 adds up the counters of all
-    /// memcgs on all processors ("memcg: flush lruvec stats in the refault"; from 5.16 on only if
-    /// there is enough to add). One does so at a time, and who comes meanwhile goes on without; the
-    /// multi-gen LRU judges by generations and does not ask. Returns the time that takes.
+    /// Adds up the counters of all memcgs on all processors, and returns the time that takes. The
+    /// classic LRU of Linux 5.15 does this before it judges a page that came back ("memcg: flush
+    /// lruvec stats in the refault"). From 5.16 on it does so only if there is enough to add. One
+    /// task does so at a time, and a task that comes meanwhile goes on without. The multi-gen LRU
+    /// judges by generations and does not ask.
     pub(super) fn flush_counters(&mut self, now: u64) -> u64 {
         let classic = self.tun.lru == LruKind::Classic && self.tun.classic.flush;
         if !std::mem::take(&mut self.refaulted) || !classic {
@@ -110,19 +112,21 @@ impl Mem {
         took
     }
 
-    /// A pass beside the pages it handles. Where it handles fewer than on the machine that this one stands for, it
-    /// takes as much less: a page costs as much as there.
+    /// Returns the cost of a pass beside the pages it handles. A pass that handles fewer pages than
+    /// on the machine that this one stands for takes as much less. So a page costs as much as
+    /// there.
     pub(super) fn pass_ns(&self) -> u64 {
         self.costs.pass_ns * scan::batch(&self.tun) / SWAP_CLUSTER_MAX
     }
 
-    /// Holds a memcg's lru lock on a node for `hold`. Returns waiting and holding.
+    /// Holds a memcg's lru lock on a node for `hold`. Returns the time of waiting and holding.
     ///
-    /// The kernel lets go of the lock after every batch, and who waits gets it next. So of a long hold only
-    /// one batch is ahead of who comes; the rest is done in turn with those that come, or while nobody does.
+    /// The kernel drops the lock after every batch, and the next waiting task gets it. So a task
+    /// that comes waits only for one batch of a long hold. The rest is done in turn with the tasks
+    /// that come, or while no task does.
     fn under_lock(&mut self, now: u64, (memcg, node): (usize, usize), hold: u64) -> u64 {
         let one = scan::gen_batch(&self.tun);
-        let folios = (u64::from(self.tun.mglru.lock_hold) / self.haste.max(1)).max(one);
+        let folios = (u64::from(self.tun.mglru.lock_hold) / self.time_scale.max(1)).max(one);
         let batch = folios * (self.costs.scan_ns + self.costs.move_ns);
         let wait = self.memcgs[memcg].on[node].lock.take(
             (self.clock_ns, now.saturating_sub(self.clock_ns)),
@@ -135,22 +139,22 @@ impl Mem {
     }
 }
 
-/// An lru lock: the work of those who came, as of a moment of the machine's clock.
+/// An lru lock: the work queued for it, as of a moment of the machine's clock.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct LruLock {
     at_ns: u64,
-    /// What has to be done before who comes next has its turn.
+    /// Nanoseconds of work that is done before the next task has its turn.
     ahead_ns: u64,
-    /// What is left of longer holds beside that.
+    /// Nanoseconds left of longer holds beside that.
     rest_ns: u64,
 }
 
 impl LruLock {
-    /// Takes it for `hold`, in batches of `batch`, `later` after the machine's clock shows `clock`.
-    /// Returns the time waited.
+    /// Takes the lock for `hold`, in batches of `batch`, `later` after the machine's clock shows
+    /// `clock`. Returns the time waited.
     ///
-    /// Who reclaims is often ahead of the clock. What it holds then must not make those wait that are
-    /// not there yet, or each of them puts the next further off.
+    /// A reclaimer is often ahead of the clock. Its hold then must not delay tasks that come before
+    /// that time. Otherwise each of them would delay the next one further.
     fn take(&mut self, (clock, later): (u64, u64), hold: u64, batch: u64) -> u64 {
         self.pass(clock.saturating_sub(self.at_ns));
         self.at_ns = self.at_ns.max(clock);
@@ -184,9 +188,9 @@ mod tests {
     fn a_long_hold_lets_others_in_after_each_batch_and_takes_as_long_in_all() {
         let mut lock = LruLock::default();
         assert_eq!(lock.take((0, 0), 1000, 10), 0);
-        // Who comes while it is held waits for a batch and its turn, not for the whole.
+        // A task that comes during the hold waits for a batch and its turn, not for the whole.
         assert_eq!(lock.take((5, 0), 1, 10), 5 + 11);
-        // Nothing is lost: the next long one waits for all that is left.
+        // Nothing is lost: the next long hold waits for all that is left.
         assert_eq!(lock.take((17, 0), 2000, 10), 1000 + 1 - 17);
     }
 
@@ -205,7 +209,7 @@ mod tests {
         assert_eq!(lock.take((0, 5000), 10, 20), 0);
         let wait = lock.take((1, 0), 10, 20);
         assert!(wait <= 10, "{wait}");
-        // By the time the next one comes what was asked for is done.
+        // By the time the next task comes, the work of the earlier ones is done.
         assert_eq!(lock.take((0, 400), 10, 20), 0);
     }
 

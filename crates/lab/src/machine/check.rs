@@ -1,4 +1,4 @@
-//! Conservation laws: what must be true of the books when a run has ended.
+//! Conservation laws: relations of the counts that hold when a run has ended.
 
 use ebb_mm::folio::{MemcgId, Word};
 use ebb_mm::lru::Ctx;
@@ -11,7 +11,7 @@ impl Mem {
     /// Checks every conservation law.
     ///
     /// # Errors
-    /// Says which does not hold.
+    /// Returns which law does not hold.
     pub fn check(&mut self, now: u64) -> Result<(), String> {
         if let Some(live) = &self.live {
             return live.check();

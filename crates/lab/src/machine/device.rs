@@ -1,16 +1,17 @@
-//! Storage devices: how long a transfer takes when others are under way.
+//! Storage devices: the time that a transfer takes while others are under way.
 //!
-//! A device has `depth` places; a request waits for one, then takes its latency, and its data
-//! passes over one bus at the device's bandwidth. Requests are served in the order in which they
-//! are submitted. A request that continues where the last one ended takes the sequential latency:
-//! on a disk the head is there already.
+//! A device has `depth` queue slots. A request waits for a free slot, then takes its latency. After
+//! that its data passes over one bus at the device's bandwidth. Requests are served in the order in
+//! which they are submitted. A request that continues where the last one ended takes the sequential
+//! latency, because the head of a disk is there already.
 //!
-//! PCIe carries reads and writes at the same time: there the two have places and a bus of their own.
-//! Otherwise they share. What they share behind PCIe are dies, in a drive of the kind `flash`: a write is done
-//! when the drive's memory has it, but then a die is busy programming it, and a read of that die waits.
+//! PCIe carries reads and writes at the same time, so the two have queue slots and a bus of their
+//! own there. On other devices they share. In a drive of the kind `flash`, reads and writes share
+//! the dies. A write is done when the drive's memory has it. A die is busy programming it after
+//! that, and a read of that die waits.
 //!
-//! A synchronous device (compressed memory, persistent memory) works on the processor of who asks:
-//! nothing waits, the time is that thread's own.
+//! A synchronous device (compressed memory, persistent memory) works on the processor of the thread
+//! that asks. Nothing waits, and the time is that thread's own.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,75 +31,77 @@ pub enum Preset {
     Zram,
     /// Persistent memory or a RAM disk: 1 us a page on the processor.
     Ramdisk,
-    /// A flash drive on PCIe whose reads never meet its writes.
+    /// A flash drive on PCIe whose reads and writes do not delay each other.
     Nvme,
-    /// A flash drive on PCIe with its dies, whose reads wait for its writes.
+    /// A flash drive on PCIe with its dies, on which reads wait for writes.
     Flash,
     /// A flash drive on SATA.
     Ssd,
-    /// A disk that turns.
+    /// A rotating disk.
     Disk,
 }
 
-/// A device's figures. What is absent comes from the preset.
+/// Figures of a device. Absent ones come from the preset.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
-    /// Where the other figures come from.
+    /// Preset from which absent figures come.
     pub kind: Preset,
-    /// Latency of a read.
+    /// Latency of a read, in microseconds.
     pub read_us: Option<f64>,
-    /// Latency of a write.
+    /// Latency of a write, in microseconds.
     pub write_us: Option<f64>,
-    /// Latency of a request that continues the last one.
+    /// Latency of a request that continues the last one, in microseconds.
     pub sequential_us: Option<f64>,
-    /// Bandwidth of reads, megabytes a second; 0 is no limit.
+    /// Bandwidth of reads, in megabytes a second; 0: no limit.
     pub read_mb_s: Option<f64>,
-    /// Bandwidth of writes.
+    /// Bandwidth of writes, in megabytes a second; 0: no limit.
     pub write_mb_s: Option<f64>,
-    /// Requests in flight.
+    /// Largest number of requests in flight.
     pub depth: Option<usize>,
-    /// Pages it holds; 0 is no limit.
+    /// Capacity in pages; 0: no limit.
     pub pages: Option<u64>,
     /// Pages of data in one page of memory, for compressed memory.
     pub ratio: Option<f64>,
-    /// Pages that a flash drive programs for each that is written: a full one moves others to make room.
+    /// Pages that a flash drive programs for each page written: a full drive moves other pages to
+    /// make room.
     pub amplification: Option<f64>,
-    /// For swap on flash: its dies are those of the disk.
+    /// For swap on flash: swap uses the dies of `machine.disk`.
     #[serde(default)]
     pub on_disk: bool,
 }
 
 /// The dies of a flash drive.
 ///
-/// The figures are those of a Samsung PM983 of 1.92 TB, by its data sheet (Rev. 1.0, 2018): 540,000 random
-/// reads a second, 85 us each when alone; 2.0 GB/s of writes in order, 50 us each. 32 dies of 512 Gbit are
-/// its 1.92 TB and its reserve; so a die reads for 55 us (with 256 requests in flight not all dies have one
-/// all the time), and programs 62 MB/s: 10 pages in 660 us. Both are about what operations of its generation
-/// take.
+/// The figures are those of a Samsung PM983 of 1.92 TB, by its data sheet (Rev. 1.0, 2018). It does
+/// 540,000 random reads a second, 85 us each when alone. It does 2.0 GB/s of writes in order, 50 us
+/// each. 32 dies of 512 Gbit are its 1.92 TB and its reserve. So a die reads for 55 us, because
+/// with 256 requests in flight not all dies have one all the time. A die programs 62 MB/s: 10 pages
+/// in 660 us. Both are about what operations of its generation take.
 ///
-/// A drive that was empty before has no old pages to move to make room for new ones. One that is written all
-/// over does 50,000 random writes a second by the same data sheet, a tenth of what its dies take
-/// (`amplification`). Suspending a program operation for a read is left out.
+/// A drive that was empty before has no old pages to move to make room for new ones. A drive that
+/// is written all over does 50,000 random writes a second by the same data sheet. That is a tenth
+/// of the rate of its dies (`amplification`). The model leaves out that a drive suspends a program
+/// operation for a read.
 #[derive(Clone, Debug)]
 struct Flash {
-    /// When each die is free.
+    /// Time at which each die is free, in nanoseconds.
     dies: [u64; 32],
-    /// Where the next program operation goes.
+    /// Die of the next program operation.
     next: usize,
-    /// Pages in the drive's memory that do not fill an operation yet, in thousandths.
+    /// Thousandths of pages in the drive's memory that do not fill a program operation yet.
     gathered: u64,
-    /// Thousandths of a page programmed for each that is written.
+    /// Thousandths of a page programmed for each page written.
     amplification: u64,
 }
 
 impl Flash {
-    /// Reading a page of flash, which holds four of memory.
+    /// Nanoseconds to read a page of flash, which has four pages of memory.
     const READ_NS: u64 = 55_000;
     const READ_PAGES: u64 = 4;
     const PROGRAM_NS: u64 = 660_000;
     const PROGRAM_PAGES: u64 = 10;
-    /// What its memory holds at the rate of its dies: 16 MB.
+    /// Capacity of the drive's memory at the rate of its dies, in nanoseconds: 16 MB.
     const BEHIND_NS: u64 = 8_000_000;
 
     fn new(amplification: f64) -> Self {
@@ -106,7 +109,7 @@ impl Flash {
         Self { dies: [0; 32], next: 0, gathered: 0, amplification }
     }
 
-    /// Reads, from `start`. Returns when all dies are done.
+    /// Reads `pages` from `place`, beginning at `start`. Returns when all dies are done.
     fn read(&mut self, start: u64, place: u64, pages: u64) -> u64 {
         let mut end = start;
         for chunk in place / Self::READ_PAGES..=(place + pages - 1) / Self::READ_PAGES {
@@ -117,7 +120,7 @@ impl Flash {
         end
     }
 
-    /// Programs what has come in by `now`. Returns when there is room for more.
+    /// Programs the pages that came in by `now`. Returns when there is room for more.
     fn write(&mut self, now: u64, pages: u64) -> u64 {
         self.gathered += pages * self.amplification;
         let mut room = now;
@@ -133,10 +136,10 @@ impl Flash {
 }
 
 impl DeviceSpec {
-    /// Says what of it makes no sense; `disk` is the drive that it may lie on.
+    /// Checks the values. `disk` is the drive on which the device may lie.
     ///
     /// # Errors
-    /// What only flash has, of another kind of drive or in a place where it would be ignored.
+    /// A figure of flash alone is set for another kind of drive, or where it would be ignored.
     pub fn check(&self, disk: Option<&Self>) -> Result<(), String> {
         let flash = |d: &Self| d.kind == Preset::Flash;
         match self.amplification {
@@ -157,7 +160,7 @@ impl DeviceSpec {
         Ok(())
     }
 
-    /// All figures as the preset says.
+    /// Creates a device whose figures all come from the preset.
     #[must_use]
     pub fn preset(kind: Preset) -> Self {
         Self {
@@ -176,37 +179,37 @@ impl DeviceSpec {
     }
 }
 
-/// A device at work.
+/// State of a device.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Latency of a read, of a write, of a request that continues the last one.
+    /// Nanoseconds of latency of a read, of a write, and of a request that continues the last one.
     latency_ns: [u64; 3],
-    /// Time on the bus for a page read or written.
+    /// Nanoseconds on the bus for a page read or written.
     page_ns: [f64; 2],
     sync: bool,
-    /// Pages it holds.
+    /// Most pages that the device stores.
     pub pages_max: u64,
-    /// Pages of data in a page of memory; 0 for a device that takes none.
+    /// Pages of data in a page of memory; 0 for a device that takes no memory.
     pub ratio: f64,
-    /// When each place is free: for reads, and for writes where these do not share.
+    /// Times at which the queue slots are free: for reads, and for writes where these do not share.
     places: [BinaryHeap<Reverse<u64>>; 2],
     bus_free_ns: [u64; 2],
     duplex: bool,
     flash: Option<Arc<Mutex<Flash>>>,
     last_end: u64,
-    /// Pages read and written.
+    /// Number of pages read and written.
     pub moved: [u64; 2],
-    /// Requests to read and to write.
+    /// Number of requests to read and to write.
     pub requests: [u64; 2],
-    /// Time requests spent in the device.
+    /// Nanoseconds that requests spent in the device.
     pub busy_ns: u64,
 }
 
 impl Device {
-    /// A device by its figures.
+    /// Creates a device by its figures.
     #[must_use]
     pub fn new(spec: &DeviceSpec) -> Self {
-        // Latencies of read, write and sequential in us; bandwidths in MB/s; places.
+        // Latencies of read, write and sequential in us; bandwidths in MB/s; queue slots.
         let (lat, mb_s, depth) = match spec.kind {
             Preset::Zram => ([10.0, 10.0, 10.0], [0.0, 0.0], 1),
             Preset::Ramdisk => ([1.0, 1.0, 1.0], [0.0, 0.0], 1),
@@ -245,20 +248,21 @@ impl Device {
         }
     }
 
-    /// Lies on the same drive as `other`, if both are flash: what the one writes the other's reads wait for.
+    /// Puts this device on the drive of `other`, if both are flash. The reads of each then wait for
+    /// the writes of the other.
     pub fn lie_on(&mut self, other: &Self) {
         if self.flash.is_some() && other.flash.is_some() {
             self.flash.clone_from(&other.flash);
         }
     }
 
-    /// Whether it works on the processor of who asks.
+    /// Returns whether the device works on the processor of the thread that asks.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         self.sync
     }
 
-    /// Moves `pages` from or to `place`, submitted at `now`. Returns when that is done.
+    /// Moves `pages` from or to `place`, submitted at `now`. Returns when the transfer is done.
     pub fn submit(&mut self, now: u64, write: bool, place: u64, pages: u64) -> u64 {
         let way = usize::from(write);
         self.moved[way] += pages;
@@ -276,11 +280,11 @@ impl Device {
         } else {
             self.latency_ns[way]
         };
-        // The place that is free first.
+        // The request takes the queue slot that is free first.
         let lane = if self.duplex { way } else { 0 };
         let (places, bus_free_ns) = (&mut self.places[lane], &mut self.bus_free_ns[lane]);
         let start = places.pop().map_or(now, |Reverse(free)| free.max(now));
-        // A drive made faster by hand is so in its dies, too.
+        // If a scenario sets shorter latencies, the dies are faster too.
         let flash = self.flash.as_ref();
         let mut flash = flash.map(|f| f.lock().unwrap_or_else(PoisonError::into_inner));
         let ready = match &mut flash {
@@ -291,7 +295,7 @@ impl Device {
             _ => start + latency,
         };
         let done = if flash.is_some() {
-            // What a die holds up does not hold up what others have ready.
+            // A request that waits for a die does not delay data that others have ready.
             *bus_free_ns = start.max(*bus_free_ns) + bus;
             (ready + bus).max(*bus_free_ns)
         } else {
@@ -360,7 +364,8 @@ mod tests {
         Device::new(&DeviceSpec::preset(Preset::Flash))
     }
 
-    /// Random requests, so many of ten of which write: pages a second, so many requests at a time.
+    /// Returns the pages a second of random requests, with `depth` of them at a time. `writes` of
+    /// ten requests write.
     fn rate(depth: usize, writes: u64, pages: u64) -> f64 {
         let (mut d, mut random) = (flash(), ebb_mm::random::Random(7));
         let mut free = vec![0; depth];
@@ -408,7 +413,7 @@ mod tests {
         let mut spec = DeviceSpec::preset(Preset::Flash);
         spec.amplification = Some(5.0);
         let mut d = Device::new(&spec);
-        // Two pages come to ten that are programmed.
+        // Two pages written come to ten pages programmed.
         d.submit(0, true, 0, 2);
         assert_eq!(d.submit(0, false, 0, 1), 660_000 + 85_000 + 1280);
     }

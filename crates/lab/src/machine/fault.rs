@@ -1,7 +1,7 @@
-//! Faults: a page that is not there gets a frame, and its content if it had any.
+//! Page faults: a page that is absent gets a frame, and its content if it had any.
 //!
-//! Room is made first, then whole windows are put into frames and read together. Who waits, and for what,
-//! is the scheduler's business; what each step costs is returned.
+//! A fault makes room first. Then it puts whole windows into frames and reads them together. The
+//! functions return the cost of each step. The scheduler decides which thread waits, and for what.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use super::device::Device;
 use super::mem::{Access, Fault, Mem, Region, cx};
 use super::task::Plan;
 
-/// The pages of a window but `page`.
+/// Returns the pages of a window without `page`.
 fn others_of(window: Window, space: usize, page: u64) -> Vec<(usize, u64)> {
     window.range().filter(|&at| at != page).map(|at| (space, at)).collect()
 }
 
 impl Mem {
-    /// Makes a page that [`touch`](Self::touch) did not find available.
+    /// Makes a page available that [`touch`](Self::touch) did not find.
     pub fn fault(
         &mut self,
         now: u64,
@@ -84,7 +84,7 @@ impl Mem {
             }
             let pte = place.get();
             if !pte.present() {
-                // Making room for what follows took this page out.
+                // Making room for the pages that follow took this page out.
                 return Fault::Wait { until_ns: now + cost, cost_ns: cost };
             }
             self.map_present(space, page, pte, access, now);
@@ -95,10 +95,10 @@ impl Mem {
         let stored = pte.shadow().is_some();
         let reads = if anon { stored } else { access != Access::FdWrite };
         let plan = self.task().plan.take().filter(|plan| plan.at == (space, page));
-        // A fault that comes back after a batch of reclaim is the same fault.
+        // A fault that comes back after a batch of reclaim is not a new fault.
         self.stat.add(Event::PgFault, u64::from(plan.is_none()));
         let (window, mut others) = match plan {
-            // It was worked out when the task began to reclaim for it.
+            // The plan was made when the task began to reclaim for it.
             Some(plan) => (plan.window, plan.others),
             None if !reads => (Window::one(page), Vec::new()),
             None if anon => (Window::one(page), self.ahead_from_swap(space, page)),
@@ -109,8 +109,8 @@ impl Mem {
             }
         };
         let pages = window.pages + others.len() as u64;
-        // What is cached of files is allocated without entering file systems. (What is written is not, but only
-        // for shared memory is that told apart.)
+        // Pages of files are allocated without entering file systems. (Pages that are written may
+        // enter them, but only shared memory makes that difference.)
         let writes = access == Access::FdWrite;
         let task = self.task();
         (task.no_fs, task.writes) = (!anon && !writes, writes);
@@ -150,13 +150,13 @@ impl Mem {
         self.bring_in(now, cost, (space, page, access), (&others, window.mark), anon)
     }
 
-    /// The frame that was there is gone again, to compressed memory: the fault is tried again.
+    /// Retries a fault whose frame has gone to compressed memory.
     fn no_frame(&mut self, now: u64, cost: u64) -> Fault {
         let cost = cost + self.direct(now + cost, None).1;
         Fault::Wait { until_ns: now + cost, cost_ns: cost }
     }
 
-    /// Reads a page and those that are to come with it.
+    /// Reads a page and the pages that come with it.
     fn bring_in(
         &mut self,
         now: u64,
@@ -190,8 +190,9 @@ impl Mem {
         }
     }
 
-    /// Puts pages into frames, `page` first; those that were missing and got one are in `brought`.
-    /// `asked` is the page that somebody waits for. Returns its frame, and what it cost.
+    /// Puts pages into frames, `page` first. The pages that were absent and got a frame are in
+    /// `brought`. `asked` is the page for which the thread waits. Returns the frame of `asked`, and
+    /// the cost.
     fn fill(
         &mut self,
         now: u64,
@@ -244,11 +245,12 @@ impl Mem {
         if anon { self.out.swap.as_mut() } else { Some(&mut self.disk) }
     }
 
-    /// Reads the pages of a file that have got frames. Returns when they are there, and whether that
-    /// took the processor.
+    /// Reads the pages of a file that have got frames. Returns when they are in memory, and whether
+    /// that took the processor.
     ///
-    /// The device takes requests in the order in which it is told of them; of that which begins `later`
-    /// because of what was done for its pages it is told as of now, or those that come earlier than it would wait.
+    /// The device takes requests in the order in which it gets them. This read begins `later`
+    /// because of work done for its pages. The device gets it as of now, because earlier requests
+    /// of others would wait for it otherwise.
     fn read_file(&mut self, start: u64, later: u64) -> (u64, bool) {
         let n = self.brought.len() as u64;
         let first = self.brought.iter().min().copied().unwrap_or_default();
@@ -261,14 +263,15 @@ impl Mem {
         (done, sync)
     }
 
-    /// The `i`th page brought in will be there at `done`.
+    /// Sets the time at which the `i`th page brought in will be in memory.
     pub(super) fn set_ready(&mut self, i: usize, done: u64) {
         let (space, page) = self.brought[i];
         let pte = self.list[space].tree().place(Vpn(page)).get();
         self.out.ready_ns[pte.pfn().0 as usize] = done;
     }
 
-    /// A marked page was reached: the next window is read, and nobody waits for it. Returns the cost.
+    /// Reads the next window because a marked page was reached. No thread waits for it. Returns the
+    /// cost, and the number of pages read.
     fn read_on(
         &mut self,
         now: u64,
@@ -284,7 +287,7 @@ impl Mem {
             return (cost, 0);
         }
         let window = window.within(window.first, room);
-        // Begun in a fault it is part of that.
+        // A read that begins in a fault is part of that fault.
         let access = if mapped { Access::Read } else { Access::FdRead };
         let at = (space, window.first, access);
         let others = others_of(window, space, window.first);
@@ -302,7 +305,7 @@ impl Mem {
         (cost, read)
     }
 
-    /// A page that is in memory and not mapped is mapped, or touched through a descriptor.
+    /// Maps a page that is in memory and not mapped, or touches it through a descriptor.
     fn map_present(&mut self, space: usize, page: u64, pte: Pte, access: Access, now: u64) {
         if !access.mapped() {
             self.touch_fd(space, page, pte.pfn(), access, now);
@@ -360,15 +363,15 @@ impl Mem {
         let node = usize::from(self.folios.node(pfn));
         self.folios.init(pfn, word, on[node].lruvec.memcg(), tree.id(), Vpn(page));
         if anon && shadow.is_some() {
-            // As in the kernel, slots are kept only while swap is less than half full.
-            // Shared memory gives its slot back at once (`shmem_swapin_page`).
+            // As in the kernel, slots are kept only while swap is less than half full. Shared
+            // memory gives its slot back at once (`shmem_swapin_page`).
             let shared = region.backing == Backing::Shmem;
             let keep = self.tun.swap.keep_slot && !shared && !self.out.stored.is_scarce();
             self.out.stored.arrive(&cx, pfn, keep && !(map && access.writes()));
             self.out.settle_pool();
         }
         let in_fault = access.mapped() && region.recency;
-        // Nobody missed the old content of a page that is written whole: that is no refault.
+        // A page that is written whole is no refault, because nothing missed its old content.
         if let Some(s) = shadow.filter(|_| access != Access::FdWrite) {
             let left = &on[usize::from(Shadow(s).node())].lruvec;
             on[node].lruvec.refault_from(left, &cx, pfn, Shadow(s), in_fault);
@@ -384,7 +387,7 @@ impl Mem {
             lists.pagevec.add(&lists.lruvec, &cx, pfn);
         }
         if !access.mapped() {
-            // What is read ahead, or still to come, is used when it is read.
+            // A page that is read ahead, or still to come, counts as used when it is read.
             if map {
                 self.touch_fd(space, page, pfn, access, now);
             }

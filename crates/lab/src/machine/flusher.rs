@@ -1,8 +1,9 @@
-//! The flusher of the simulated machine: when it works, and what writers wait for.
+//! The flusher of the simulated machine: when it works, and for what writers wait.
 //!
-//! Which pages are dirty, what is written next, how much may be dirty and how fast writers may go
-//! on is the engine's ([`ebb_mm::writeback`]); here is what a device and a clock add. The shares
-//! are of what could be dirty in the machine, or in the memcg where that is least.
+//! The engine decides which pages are dirty, which are written next, and how many may be dirty. It
+//! also decides how fast writers may go on ([`ebb_mm::writeback`]). This file adds the device and
+//! the clock. The percentages are of the pages that could be dirty in the machine, or in the memcg
+//! where those are fewest.
 
 use ebb_mm::folio::LruType;
 use ebb_mm::frame::ZoneItem;
@@ -18,17 +19,17 @@ use super::mem::{Mem, cx};
 use super::outflow::place_of;
 use super::sched::Event;
 
-/// Shares and times, as in the kernel's `vm.dirty_*`.
+/// Shares and times of write-out, as in the kernel's `vm.dirty_*`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DirtySpec {
-    /// Percent of memory from which the flusher works.
+    /// Percent of memory that may be dirty before the flusher works.
     pub background_pct: f64,
-    /// Percent of memory from which writers wait.
+    /// Percent of memory that may be dirty before writers wait.
     pub limit_pct: f64,
-    /// The age at which a page is written.
+    /// Age at which a dirty page is written, in seconds.
     pub expire_s: f64,
-    /// How often the flusher looks.
+    /// Interval between two checks of the flusher, in seconds.
     pub interval_s: f64,
 }
 
@@ -38,26 +39,26 @@ impl Default for DirtySpec {
     }
 }
 
-/// How long the flusher rests when it found nothing that it could write.
+/// Nanoseconds that the flusher rests when it found nothing that it could write.
 pub(super) const PAUSE_NS: u64 = 1_000_000;
 
-/// The flusher.
+/// State of the flusher.
 #[derive(Debug)]
 pub struct Flusher {
     pub(super) limits: Limits,
     pub(super) pace: Pace,
-    /// It has an event pending.
+    /// Whether the flusher has an event pending.
     pub awake: bool,
-    /// When the device will have done what it was given, by file and in all.
+    /// Time at which the device will have done the writes it was given, by file.
     busy_until: Vec<u64>,
     done_at: u64,
     /// Pages each thread has made dirty since it last paused.
     made: Vec<u64>,
 }
 
-/// What a device is thought to write before anything was measured, in pages a second.
+/// Assumed rate of writes before anything was measured, in pages a second.
 const FIRST_GUESS: f64 = 25_600.0;
-/// How long a writer waits at the limit before it looks again.
+/// Nanoseconds that a writer waits at the limit before it looks again.
 const LIMIT_PAUSE_NS: u64 = 10_000_000;
 
 impl Default for Flusher {
@@ -67,24 +68,24 @@ impl Default for Flusher {
 }
 
 impl Flusher {
-    /// For tests: pages counted for a thread since it was last held up or looked at.
+    /// Returns the pages counted for a thread since it last paused or was checked.
     #[cfg(test)]
     pub(super) fn made(&self, thread: usize) -> u64 {
         self.made.get(thread).copied().unwrap_or(0)
     }
 
-    /// With these shares, and times so many times shorter.
+    /// Creates a flusher with the limits of `spec`, with times `time_scale` times shorter.
     #[must_use]
-    pub fn new(spec: &DirtySpec, haste: u64) -> Self {
+    pub fn new(spec: &DirtySpec, time_scale: u64) -> Self {
         let limits = Limits {
             background: Amount::Percent(spec.background_pct),
             dirty: Amount::Percent(spec.limit_pct),
-            expire_ms: ((spec.expire_s * 1e3) as u64 / haste).max(1),
-            interval_ms: ((spec.interval_s * 1e3) as u64 / haste).max(1),
+            expire_ms: ((spec.expire_s * 1e3) as u64 / time_scale).max(1),
+            interval_ms: ((spec.interval_s * 1e3) as u64 / time_scale).max(1),
         };
         Self {
             limits,
-            pace: Pace::new(FIRST_GUESS / haste as f64),
+            pace: Pace::new(FIRST_GUESS / time_scale as f64),
             awake: false,
             busy_until: Vec::new(),
             done_at: 0,
@@ -92,14 +93,14 @@ impl Flusher {
         }
     }
 
-    /// How often it looks.
+    /// Returns the interval between two looks of the flusher.
     #[must_use]
     pub fn interval_ns(&self) -> u64 {
         self.limits.interval_ms * 1_000_000
     }
 
-    /// How long until the device has done most of what it was given last: no use in giving it more
-    /// before.
+    /// Returns how long until the device has done most of the writes it was given last. It is of no
+    /// use to give it more before.
     #[must_use]
     pub fn busy_ns(&self, now: u64) -> u64 {
         self.done_at.saturating_sub(now) / 2
@@ -119,16 +120,16 @@ impl Mem {
         self.flusher.limits.thresholds(least, false)
     }
 
-    /// How long thread `thread` has to pause before it makes one more page dirty, 0 if not at all, and
-    /// whether the page was counted. One that `counts` no more is tried again: after a pause, or a
-    /// fault.
+    /// Returns how long `thread` has to pause before it makes one more page dirty, 0 if not at all.
+    /// Also returns whether the page was counted. Without `counts` the write is a second try, after
+    /// a pause or a fault, and is not counted.
     pub fn write_pause(&mut self, thread: usize, now: u64, counts: bool) -> (u64, bool) {
-        let (pause, haste) = (self.timer(LIMIT_PAUSE_NS), self.haste.max(1));
+        let (pause, time_scale) = (self.timer(LIMIT_PAUSE_NS), self.time_scale.max(1));
         let (t, cache) = (self.thresholds(), &self.out.cache);
         let dirty = cache.dirty() + cache.writing();
         let f = &mut self.flusher;
-        // Its time is that of the machine that this one stands for.
-        f.pace.update(now * haste, dirty, &t, cache.writing() > 0);
+        // The pace runs in the time of the machine that this one stands for.
+        f.pace.update(now * time_scale, dirty, &t, cache.writing() > 0);
         if cache.dirty() > 0 && dirty >= t.dirty {
             return (pause, false);
         }
@@ -143,20 +144,20 @@ impl Mem {
         if *made < t.check_pages(self.out.frames.cpu_count() as u64) {
             return (0, true);
         }
-        let pause = f.pace.pause_ns(*made, dirty, &t) / haste;
+        let pause = f.pace.pause_ns(*made, dirty, &t) / time_scale;
         if pause > 0 || dirty <= t.freerun() {
             *made = 0;
         }
         (pause, true)
     }
 
-    /// Whether the flusher has work that cannot wait for its next look.
+    /// Returns whether the flusher has work that cannot wait for its next look.
     #[must_use]
     pub fn flusher_needed(&self) -> bool {
         self.out.cache.flush_now(&self.thresholds())
     }
 
-    /// A page of a file was changed.
+    /// Marks a page of a file dirty.
     pub(super) fn dirty_file(&mut self, pfn: Pfn, now: u64) {
         let (mm, vpn) = self.folios.owner(pfn);
         let Some(file) = self.out.cache.file_of(mm) else { return };
@@ -166,8 +167,8 @@ impl Mem {
         self.flusher.pace.dirtied(self.out.cache.dirtied() - before);
     }
 
-    /// Starts writes of what is due, or of one space whatever its age. Returns when the last of
-    /// them, and those of that space that are under way, end.
+    /// Starts writes of all that is due, or of one space whatever its age. Returns when the last of
+    /// them ends, or the last of that space's writes under way.
     pub fn flush(&mut self, now: u64, only: Option<usize>) -> u64 {
         let cx = cx!(self, now);
         let file = only.and_then(|space| self.out.cache.file_of(self.list[space].id()));
@@ -200,7 +201,7 @@ impl Mem {
 }
 
 impl Machine {
-    /// Has the flusher look after `wait`, and not when it was going to.
+    /// Has the flusher look after `wait`, instead of at its next time.
     pub(super) fn flush_soon(&mut self, wait: u64) {
         self.mem.flusher.awake = true;
         self.flush_at = self.now + wait;
@@ -208,13 +209,14 @@ impl Machine {
         self.ask(self.flush_at, Event::Flusher(self.flush_turn));
     }
 
-    /// It writes, and looks again if there is more to write.
+    /// Lets the flusher write. It looks again if there is more to write.
     pub(super) fn flush(&mut self) {
         let before = self.mem.disk.moved[1];
         self.mem.flush(self.now, None);
         self.mem.flusher.awake = false;
         if self.mem.flusher_needed() {
-            // As in the kernel's `wb_writeback`, who has written something goes on; only the device holds it up.
+            // As in the kernel's `wb_writeback`, a flusher that has written something goes on. Only
+            // the device delays it.
             let rest = match self.mem.disk.moved[1] - before {
                 0 => self.mem.timer(PAUSE_NS),
                 wrote => wrote * self.mem.costs.submit_ns,

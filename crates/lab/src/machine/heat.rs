@@ -1,20 +1,20 @@
-//! Where in the address spaces pages come in and go out, over time: the rows of a heat map.
+//! Places in the address spaces where pages come in and go out, over time: the rows of a heat map.
 
-/// Columns of the map.
+/// Number of columns of the map.
 pub const COLUMNS: usize = 64;
 
 /// Counts since the last row.
 #[derive(Clone, Debug, Default)]
 pub struct Heat {
-    /// Where each space begins on the common line, and the length of that line.
+    /// Start of each space on a line of all spaces. `total` is the length of that line.
     bases: Vec<u64>,
     total: u64,
-    /// Pages brought in, pages taken out.
+    /// Number of pages brought in and taken out, by column.
     pub row: [Vec<u32>; 2],
 }
 
 impl Heat {
-    /// For spaces of these lengths.
+    /// Creates empty counts for spaces of these lengths.
     #[must_use]
     pub fn new(lengths: impl Iterator<Item = u64>) -> Self {
         let mut total = 0;
@@ -34,7 +34,7 @@ impl Heat {
         self.row[way][(column as usize).min(COLUMNS - 1)] += 1;
     }
 
-    /// Ends a row.
+    /// Ends a row and returns it.
     pub fn take(&mut self) -> [Vec<u32>; 2] {
         std::mem::replace(&mut self.row, [vec![0; COLUMNS], vec![0; COLUMNS]])
     }

@@ -1,10 +1,10 @@
 //! Latencies in buckets of at most 1.6 % width, from one nanosecond to hours.
 
-/// Buckets per power of two.
+/// Number of buckets per power of two.
 const SUB: u64 = 64;
 const SUB_BITS: u32 = 6;
 
-/// A histogram.
+/// A histogram of times in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -21,7 +21,7 @@ fn bucket(value: u64) -> usize {
     (u64::from(shift + 1) * SUB + (value >> shift) - SUB) as usize
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket.
 fn value(bucket: usize) -> u64 {
     let b = bucket as u64;
     if b < SUB {
@@ -45,19 +45,19 @@ impl Histogram {
         self.max = self.max.max(v);
     }
 
-    /// Values counted.
+    /// Returns the number of values counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// Their mean.
+    /// Returns the mean of the values.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum as f64 / self.total.max(1) as f64
     }
 
-    /// The value that a share `q` of all values does not exceed.
+    /// Returns the value that a share `q` of all values does not exceed.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         if q >= 1.0 {

@@ -1,8 +1,9 @@
-//! The kswapds of the simulated machine, one for each node: the engine's protocol, driven by events.
+//! The kswapds of the simulated machine, one for each node: the engine's protocol, driven by
+//! events.
 //!
-//! Which order and zones it works for, when it naps, sleeps and gives up is
-//! [`ebb_mm::reclaim::Kswapd`]; here is only what a thread would do: carry out a step, let time
-//! pass for it, come back.
+//! [`ebb_mm::reclaim::Kswapd`] decides for which order and zones kswapd works, and when it naps,
+//! sleeps and gives up. This file does only the work of a thread: carry out a step, let time pass
+//! for it, come back.
 
 use ebb_mm::frame::Order;
 use ebb_mm::reclaim::throttle::Wait;
@@ -17,18 +18,18 @@ use super::sched::{Event, Machine};
 use super::task::Under;
 use super::tracepoints::Doer;
 
-/// What it did.
+/// Totals of kswapd's work.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct KswapdStats {
     /// The engine's counts.
     pub counts: Counts,
-    /// Time it worked, or looked round for work.
+    /// Nanoseconds that kswapd worked, or looked round for work.
     pub awake_ns: u64,
-    /// How often it took back what it had said about its node.
+    /// Number of times that kswapd cleared a flag of its node.
     pub flag_clears: u64,
 }
 
-/// Its state.
+/// State of one node's kswapd.
 #[derive(Debug, Default)]
 pub struct Kswapd {
     protocol: Option<Protocol>,
@@ -39,17 +40,18 @@ pub struct Kswapd {
     freed: u64,
     /// The pass under way.
     pass: Option<(Pass, Under)>,
-    /// When it was woken, until it takes a step.
+    /// Time at which kswapd was woken, until it takes a step.
     woken_ns: Option<u64>,
-    /// Steps in a row that began with its node in balance.
+    /// Number of steps in a row that began with the node in balance.
     idle: u64,
-    /// The wait for writes that it is in, and until when at most; without one to be ended early, for all that time.
+    /// The wait for writes that kswapd is in, and its latest end. Without a [`Wait`] nothing ends
+    /// it early.
     wait: Option<(Option<Wait>, u64)>,
 }
 
-/// One look round its loop that finds nothing to do.
+/// Nanoseconds of one turn of kswapd's loop that finds nothing to do.
 const LOOP_NS: u64 = 10_000;
-/// How often it looks whether writes have ended.
+/// Nanoseconds between two looks whether writes have ended.
 const WRITES_NS: u64 = 1_000_000;
 
 impl Machine {
@@ -60,7 +62,7 @@ impl Machine {
         self.ask(self.now + ns, Event::Kswapd(node, turn));
     }
 
-    /// The allocator asks for pages of a node's zones up to `index`.
+    /// Asks kswapd for pages of a node's zones up to `index`, for the allocator.
     pub(super) fn wake_kswapd(&mut self, id: usize, index: usize) {
         if self.mem.live.is_some() {
             let asleep = self.kswapds[id].awake_since.is_none();
@@ -71,8 +73,8 @@ impl Machine {
         let node = self.mem.frames_of(id);
         let policy = Policy::of(&self.mem.tun);
         let highest = index.min(node.classes() - 1);
-        let asked = self.mem.nodes[id].desk.ask(&node, policy, Order::ZERO, highest);
-        // The first request finds it awake: its thread was just made.
+        let asked = self.mem.nodes[id].wake_requests.ask(&node, policy, Order::ZERO, highest);
+        // The first request finds kswapd awake because its thread was just made.
         let protocol = &mut self.kswapds[id].protocol;
         let first = protocol.is_none();
         protocol.get_or_insert_with(|| Protocol::new(policy, node.classes()));
@@ -88,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// Somebody who waits for the reserve of a node has woken its kswapd.
+    /// Wakes a node's kswapd for a task that waits for the node's reserve.
     pub(super) fn rouse_kswapd(&mut self, node: usize) {
         if self.kswapds[node].protocol.is_some() {
             self.kswapds[node].woken_ns.get_or_insert(self.now);
@@ -96,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// The event of a node's kswapd: the next step.
+    /// Takes the next step of a node's kswapd, on its event.
     pub(super) fn kswapd(&mut self, id: usize, turn: u64) {
         if turn != self.kswapds[id].turn || self.kswapd_still_waits(id) {
             return;
@@ -115,7 +117,7 @@ impl Machine {
         let fine = self.mem.is_fine(id);
         let node = self.mem.frames_of(id);
         let before = *protocol.stats();
-        let step = protocol.step(&self.mem.nodes[id].desk, &node, &self.mem.stat);
+        let step = protocol.step(&self.mem.nodes[id].wake_requests, &node, &self.mem.stat);
         self.note_kswapd(id, &protocol.stats().since(&before));
         self.note_step(id, step, fine);
         let kswapd = &mut self.kswapds[id];
@@ -157,7 +159,7 @@ impl Machine {
         self.kswapds[id].protocol = Some(protocol);
     }
 
-    /// A step of a node's kswapd has done this.
+    /// Records the counts of a step in the tracepoints.
     fn note_kswapd(&mut self, node: usize, done: &Counts) {
         let Some(tracepoints) = &mut self.mem.out.tracepoints else { return };
         if done.sleeps > 0 {
@@ -168,24 +170,25 @@ impl Machine {
         }
     }
 
-    /// It takes a step, or the run is over: how long ago was it woken?
+    /// Records how long ago kswapd was woken. It takes a step now, or the run is over.
     pub(super) fn note_woken(&mut self, id: usize, now: u64) {
         if let Some(woken) = self.kswapds[id].woken_ns.take() {
             self.mem.signs.wake_ns = self.mem.signs.wake_ns.max(now.saturating_sub(woken));
         }
     }
 
-    /// Before the step one of its node's zones was in balance, and had no boost to work off.
+    /// Records signs of trouble in a step. `fine`: before the step a zone of the node was in
+    /// balance. `calm`: no zone had a boost to work off.
     fn note_step(&mut self, id: usize, step: Step, (fine, calm): (bool, bool)) {
         let kswapd = &mut self.kswapds[id];
         let sleeps = matches!(step, Step::Nap | Step::Sleep);
         kswapd.idle = if fine && calm && !sleeps { kswapd.idle + 1 } else { 0 };
         self.mem.signs.idle = self.mem.signs.idle.max(kswapd.idle);
-        let given_up = self.mem.nodes[id].desk.hopeless();
+        let given_up = self.mem.nodes[id].wake_requests.hopeless();
         self.mem.signs.early += u64::from(sleeps && !fine && !given_up);
     }
 
-    /// The same under Ebb: the next order of the engine.
+    /// Takes the next step of kswapd under Ebb: the next order of the engine.
     fn live_kswapd(&mut self, id: usize) {
         let next = self.mem.live_step(self.now);
         let kswapd = &mut self.kswapds[id];
@@ -208,13 +211,13 @@ impl Machine {
         };
         after.into_iter().for_each(|ns| self.kswapd_after(id, ns));
         if next.is_none() {
-            // As a run ends that can store nothing more.
+            // The run ends as a run ends that can store nothing more.
             self.failed = Some("out of memory: nothing more can be stored");
         }
     }
 
-    /// Begins its wait for writes: until enough of them have ended, or as it was until 2021 (`congestion_wait`) for
-    /// all of its time.
+    /// Begins kswapd's wait for writes. It lasts until enough of them have ended. With
+    /// `congestion_wait`, as until 2021, it lasts for all of its time.
     fn kswapd_waits(&mut self, node: usize, from: u64) {
         let (mem, ms) = (&self.mem, self.mem.tun.reclaim.congested_ms);
         let (wait, ms) = if ms > Reason::Congested.limit_ms() {
@@ -226,7 +229,7 @@ impl Machine {
         self.kswapds[node].wait = Some((wait, from + mem.timer(ms * 1_000_000)));
     }
 
-    /// Whether it waits for writes and has to go on doing so.
+    /// Returns whether kswapd waits for writes and has to go on doing so.
     fn kswapd_still_waits(&mut self, node: usize) -> bool {
         let Some((wait, until)) = self.kswapds[node].wait else { return false };
         let throttle = &self.mem.nodes[node].throttle;
@@ -240,7 +243,7 @@ impl Machine {
         false
     }
 
-    /// Carries out a batch of a pass. Returns what it cost.
+    /// Carries out a batch of a pass. Returns the cost in nanoseconds.
     fn kswapd_pass(&mut self, protocol: &mut Protocol, pass: Pass, mut under: Under) -> u64 {
         let (mem, node) = (&mut self.mem, under.node.0);
         mem.out.watch_zone = Some((node, pass.highest));
@@ -248,8 +251,8 @@ impl Machine {
         let by_batch = mem.notes_by_batch();
         let before = under.sc.met;
         if by_batch {
-            under.sc.node_dirty = mem.nodes[node].desk.has_flag(Flags::DIRTY);
-            under.sc.node_writeback = mem.nodes[node].desk.has_flag(Flags::WRITEBACK);
+            under.sc.node_dirty = mem.nodes[node].wake_requests.has_flag(Flags::DIRTY);
+            under.sc.node_writeback = mem.nodes[node].wake_requests.has_flag(Flags::WRITEBACK);
         }
         let scanned = under.sc.scanned;
         let cost = mem.pass_on(self.now, None, &mut under, true);
@@ -259,7 +262,7 @@ impl Machine {
         let met = under.sc.met;
         if by_batch {
             let met = met.since(&before);
-            mem.nodes[node].desk.note(&met);
+            mem.nodes[node].wake_requests.note(&met);
             if met.immediate > 0 {
                 self.kswapd_waits(node, self.now + cost);
             }
@@ -277,12 +280,13 @@ impl Machine {
             writing: mem.out.writes.pending() > 0,
             met: (mem.tun.lru == LruKind::Classic && !by_batch).then_some(met),
         };
-        protocol.passed(&mem.nodes[node].desk, &passed);
+        protocol.passed(&mem.nodes[node].wake_requests, &passed);
         mem.let_go_if_enough(node);
         cost
     }
 
-    /// What the kswapds of all nodes did until now, running stretches of work included.
+    /// Returns the totals of the kswapds of all nodes until now, with the stretches of work under
+    /// way.
     pub(super) fn kswapd_stats(&self) -> KswapdStats {
         let mut all = KswapdStats::default();
         for k in &self.kswapds {
@@ -291,13 +295,14 @@ impl Machine {
                 all.counts.plus(&k.protocol.as_ref().map(|p| *p.stats()).unwrap_or_default());
             all.awake_ns += k.awake_ns + running;
         }
-        all.flag_clears = self.mem.nodes.iter().map(|n| u64::from(n.desk.flag_clears())).sum();
+        all.flag_clears =
+            self.mem.nodes.iter().map(|n| u64::from(n.wake_requests.flag_clears())).sum();
         all
     }
 }
 
 impl KswapdStats {
-    /// What was done after `before`.
+    /// Returns the difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -316,16 +321,16 @@ mod tests {
     #[test]
     fn as_many_runs_as_this_machine_is_smaller_are_one() {
         let mut mem = machine().mem;
-        mem.haste = 3;
+        mem.time_scale = 3;
         let seen = [9, 9, 9, 9, 0, 9, 9].map(|freed| {
             mem.end_kswapd_run(0, freed);
             mem.nodes[0].runs
         });
-        // One that freed nothing was as long there.
+        // A run that freed nothing counts as one on both machines.
         assert_eq!(seen, [1, 2, 0, 1, 0, 1, 2]);
     }
-    /// It once went on after a millisecond, whatever had been written ([`Throttle`](ebb_mm::reclaim::Throttle) has the
-    /// test of what ends it early).
+    /// kswapd does not go on after a millisecond whatever was written.
+    /// [`Throttle`](ebb_mm::reclaim::Throttle) has the test of an early end.
     #[test]
     fn kswapd_waits_for_writes_until_its_time_is_over() {
         let mut m = machine();
@@ -337,12 +342,13 @@ mod tests {
         m.kswapd_waits(0, 0);
         assert!(waits(&mut m, 1_000_000) && waits(&mut m, 99_999_999));
         assert!(!waits(&mut m, 100_000_000) && !waits(&mut m, 0));
-        m.mem.haste = 10;
+        m.mem.time_scale = 10;
         m.kswapd_waits(0, 0);
         assert!(waits(&mut m, 9_999_999) && !waits(&mut m, 10_000_000));
     }
 
-    /// They once looked every millisecond, and allocated in step.
+    /// A task that waits for the reserve does not look every millisecond, because such tasks
+    /// allocate in step.
     #[test]
     fn who_waits_for_the_reserve_is_let_go_as_soon_as_there_is_enough() {
         let mem = &mut machine().mem;

@@ -1,23 +1,29 @@
 //! `ebb run` on the simulated machine: the engine's facade, driven as the pager drives it.
 //!
-//! Owns the memory of a machine whose `[machine.live]` says so: anonymous pages alone, in one budget, under
-//! [`Engine`], which is told of use by cooling. What the pager does around it is here as far as it decides what is in
-//! memory: areas come under management near the limit, faults bring back what lies ahead of a pass, what is cool is
-//! memory until it was dropped, compressed memory counts, and what it has no room for goes to a file, the oldest first.
-//! What it costs is [`LiveSpec`]; who waits is the scheduler's business, as for any fault.
+//! Owns the memory of a machine with `[machine.live]`: anonymous pages alone, in one budget, under
+//! [`Engine`]. The engine learns of use by moving pages to standby. This file repeats the pager's
+//! work as far as it decides which pages are in memory:
+//! * areas come under management near the limit;
+//! * faults bring back the pages ahead of a pass;
+//! * a standby page counts as memory until the agent has dropped it;
+//! * compressed memory counts;
+//! * the oldest pages for which compressed memory has no room go to a file.
+//!
+//! [`LiveSpec`] has the costs. The scheduler decides which thread waits, as for any fault.
 //!
 //! Invariants
-//! * LIVE-1: what the zone holds is pages in memory (also before they are managed), places in the pool that were not dropped,
-//!   and compressed memory: checked at the end of a run.
-//! * LIVE-2: a slot is near, far, or free; every stored page has one that is not free.
+//! * LIVE-1: the zone holds three kinds of pages: pages in memory (also before they are managed),
+//!   pool slots that were not dropped, and compressed memory. `check` tests this at the end of a
+//!   run.
+//! * LIVE-2: a slot is near, far, or free. Every stored page has a slot that is not free.
 
 use std::collections::{HashMap, VecDeque};
 
 use ebb_mm::engine::{BATCH, Did, Do, Engine, Evidence, Loads, Seen};
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::readahead::Window;
-use ebb_mm::reclaim::{Asked, Desk};
-use ebb_mm::resident::{Arrival, Charge, Dropped, Entry, Place, Space, Split};
+use ebb_mm::reclaim::{Asked, WakeRequests};
+use ebb_mm::resident::{Arrival, Charge, Dropped, Entry, FrameState, Space, Split};
 use ebb_mm::tunables::Tunables;
 use ebb_mm::types::{Pfn, SlotId, Vpn};
 use schemars::JsonSchema;
@@ -32,40 +38,40 @@ use super::mem::Fault;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LiveSpec {
-    /// The machine is run under Ebb. Off: it has a kernel, as without this table.
+    /// Whether Ebb manages the machine's memory. If not, a kernel does, as without this table.
     pub on: bool,
-    /// Most of the budget that compressed memory has, as a share; 0: no such tier. Without a file it is not more than that,
-    /// either, as in a run with `--swap ram:SIZE`.
+    /// Largest share of the budget that compressed memory has; 0: there is no such tier. Without a
+    /// file this share is also a fixed limit, as in a run with `--swap ram:SIZE`.
     pub compressed: f64,
-    /// Pages in a page of compressed memory.
+    /// Pages of data in a page of compressed memory.
     pub ratio: f64,
-    /// There is a file behind it (`machine.swap` says how fast).
+    /// Whether there is a file behind compressed memory (`machine.swap` gives the speed).
     pub file: bool,
-    /// A page of zeros, from touch to touch.
+    /// Time of a fault on a new page of zeros, from the access to its end, in nanoseconds.
     pub fresh_ns: u64,
-    /// A cool page, brought back.
-    pub rescue_ns: u64,
-    /// A page from compressed memory.
+    /// Time of a fault that reactivates a standby page, in nanoseconds.
+    pub reactivate_ns: u64,
+    /// Time of a fault that loads a page from compressed memory, in nanoseconds.
     pub near_ns: u64,
-    /// A page from a file, beside the device.
+    /// Time of a fault that loads a page from a file, beside the device's time, in nanoseconds.
     pub far_ns: u64,
-    /// Each page placed beside another.
+    /// Time for each page placed together with the page of the fault, in nanoseconds.
     pub beside_ns: u64,
-    /// A batch of pages for an agent, there and back.
+    /// Time to send a batch of pages to an agent and get the answer, in nanoseconds.
     pub batch_ns: u64,
-    /// Moving one page out of sight.
-    pub cool_ns: u64,
-    /// Reading and storing one cool page.
+    /// Time to move one page to standby, in nanoseconds.
+    pub standby_ns: u64,
+    /// Time to read and store one standby page, in nanoseconds.
     pub store_ns: u64,
-    /// Dropping one.
+    /// Time to drop one page that was stored or taken back, in nanoseconds.
     pub drop_ns: u64,
 }
 
 impl LiveSpec {
-    /// Whether it makes sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What does not, and what is expected.
+    /// Returns which value makes no sense, and the range expected.
     pub fn check(&self) -> Result<(), String> {
         if !(0.0..=0.875).contains(&self.compressed) {
             return Err(format!(
@@ -91,41 +97,42 @@ impl Default for LiveSpec {
             ratio: 3.0,
             file: true,
             fresh_ns: 12_000,
-            rescue_ns: 15_000,
+            reactivate_ns: 15_000,
             near_ns: 22_000,
             far_ns: 50_000,
             beside_ns: 1_500,
             batch_ns: 20_000,
-            cool_ns: 700,
+            standby_ns: 700,
             store_ns: 5_000,
             drop_ns: 300,
         }
     }
 }
 
-/// Nothing is managed while more than that is free: 64 MiB, and an eighth of the limit.
+/// Nothing is managed while more pages than this are free: 64 MiB, and an eighth of the limit.
 const ROOM_PAGES: u64 = 16_384;
 const ROOM_SHARE: u64 = 8;
-/// Pages of zeros placed beside a touched one, and pages brought back beside one.
+/// Most pages of zeros placed beside a faulting one, and most standby pages brought back beside
+/// one.
 const FRESH_AHEAD_MAX: usize = 15;
 const BESIDE_MAX: usize = 16;
-/// Pages in a stretch of the pool that is dropped by one call, on average: what leaves together lies together.
+/// Mean pages in a stretch of the pool that one call drops. Pages that leave together lie together.
 const STRETCH: u64 = 4;
-/// How soon a touch that found no memory is looked at again.
+/// Nanoseconds until a fault that found no memory is tried again.
 const RETRY_NS: u64 = 50_000;
-/// How long nothing may be stored, with threads waiting for memory, before the run is given up.
+/// Nanoseconds without a store, with threads waiting for memory, after which the run is given up.
 const HOPELESS_NS: u64 = 2_000_000_000;
-/// How often it is looked where pages come from.
+/// Nanoseconds between two weighings of compressed memory against the file.
 const WEIGH_NS: u64 = 100_000_000;
-/// The newest of so many parts of compressed memory counts as its edge.
+/// The newest 1 / `EDGE_SHARE` of compressed memory counts as its edge.
 const EDGE_SHARE: u64 = 8;
 
-/// What the machine knows of a page beside the engine.
+/// State of a page that the engine does not know.
 #[derive(Clone, Copy, Default, Debug)]
 struct Page {
-    /// In memory, and not managed yet.
+    /// The page is in memory and not managed yet.
     plain: bool,
-    /// Written since it was last loaded.
+    /// The page was written since it was last loaded.
     written: bool,
 }
 
@@ -133,20 +140,20 @@ struct Page {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kept {
     Free,
-    /// In compressed memory, since this many were put there.
+    /// In compressed memory. Number of pages that had been put there by then.
     Near(u64),
-    /// In the file, since this many left compressed memory.
+    /// In the file. Number of pages that had left compressed memory by then.
     Far(u64),
 }
 
-/// What kswapd does next.
+/// Next action of kswapd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// Something, after so long.
+    /// kswapd works on after so many nanoseconds.
     Work(u64),
-    /// It sleeps, for a nap's time at most.
+    /// kswapd sleeps, for a nap's time at most.
     Nap,
-    /// It sleeps.
+    /// kswapd sleeps until a task wakes it.
     Sleep,
 }
 
@@ -155,29 +162,30 @@ pub(super) enum Next {
 pub struct Live {
     spec: LiveSpec,
     engine: Engine,
-    desk: Desk,
+    wake_requests: WakeRequests,
     spaces: Vec<Space>,
     pages: Vec<Vec<Page>>,
-    /// When pages that are being read are here.
+    /// Time at which each page that is being read will be in memory.
     ready_ns: HashMap<(usize, u64), u64>,
     managing: bool,
-    starving: bool,
-    /// Places in the pool whose pages are of no more use.
-    retired: u64,
+    memory_stalled: bool,
+    /// Pool slots whose pages are no longer needed and not dropped yet.
+    pending_discards: u64,
     tiers: Tiers,
     weighed_ns: u64,
-    /// Since when nothing could be stored.
-    vain_since_ns: Option<u64>,
+    /// Time since which nothing could be stored.
+    no_progress_since_ns: Option<u64>,
 }
 
 /// Compressed memory, and the file behind it.
 #[derive(Debug)]
 struct Tiers {
     kept: Vec<Kept>,
-    /// Slots in compressed memory in the order in which they came; those that are elsewhere by now are passed over.
+    /// Slots in compressed memory in the order in which they came. Slots that have left it are
+    /// passed over.
     queue: VecDeque<(SlotId, u64)>,
     near: u64,
-    /// Pages that may be in use for it.
+    /// Most pages of memory that compressed memory may take.
     limit: f64,
     ratio: f64,
     file: bool,
@@ -188,7 +196,7 @@ struct Tiers {
 }
 
 impl Tiers {
-    /// Pages of memory that it takes.
+    /// Returns the pages of memory that compressed memory takes.
     fn arena(&self) -> u64 {
         (self.near as f64 / self.ratio).ceil() as u64
     }
@@ -201,7 +209,7 @@ impl Tiers {
         &mut self.kept[at]
     }
 
-    /// Stores a page. False if nothing takes it.
+    /// Stores a page. Returns false if no tier takes it.
     fn put(&mut self, slot: SlotId) -> bool {
         if self.limit >= 1.0 {
             self.puts += 1;
@@ -221,7 +229,7 @@ impl Tiers {
         self.near as f64 / self.ratio >= self.limit
     }
 
-    /// Writes what compressed memory has no room for. How many pages that were.
+    /// Writes pages to the file while compressed memory has no room for them. Returns their number.
     fn demote(&mut self) -> u64 {
         let mut written = 0;
         while self.file && self.near as f64 / self.ratio > self.limit {
@@ -236,7 +244,7 @@ impl Tiers {
         written
     }
 
-    /// A page is read. Whether it is near.
+    /// Counts the read of a page. Returns whether it is in compressed memory.
     fn read(&mut self, slot: SlotId) -> bool {
         let edge = self.near.div_ceil(EDGE_SHARE);
         match *self.at(slot) {
@@ -261,12 +269,12 @@ impl Tiers {
 }
 
 impl Live {
-    /// A budget of `limit` pages.
+    /// Creates memory with a budget of `limit` pages.
     #[must_use]
     pub fn new(spec: &LiveSpec, limit: u64, tunables: Tunables) -> Self {
         let most = (limit as f64 * spec.compressed) as u64;
         let split = (spec.file && most > 0).then(|| Split::new(limit << 12, most << 12));
-        let engine = Engine::new(limit, limit, tunables, Evidence::Cooling).with_split(split);
+        let engine = Engine::new(limit, limit, tunables, Evidence::Standby).with_split(split);
         let tiers = Tiers {
             kept: Vec::new(),
             queue: VecDeque::new(),
@@ -282,20 +290,20 @@ impl Live {
         Self {
             spec: spec.clone(),
             engine,
-            desk: Desk::new(),
+            wake_requests: WakeRequests::new(),
             spaces: Vec::new(),
             pages: Vec::new(),
             ready_ns: HashMap::new(),
             managing: false,
-            starving: false,
-            retired: 0,
+            memory_stalled: false,
+            pending_discards: 0,
             tiers,
             weighed_ns: 0,
-            vain_since_ns: None,
+            no_progress_since_ns: None,
         }
     }
 
-    /// Adds an address space of so many pages.
+    /// Adds an address space of `pages` pages.
     pub fn add_space(&mut self, pages: u64) {
         let mut space = self.engine.create_space(Vpn(pages));
         let limit = self.engine.set.zone.limit();
@@ -304,13 +312,13 @@ impl Live {
         self.pages.push(vec![Page::default(); pages as usize]);
     }
 
-    /// Pages loaded from compressed memory and from the file.
+    /// Returns the counts of pages loaded from compressed memory and from the file.
     #[must_use]
     pub fn loads(&self) -> Loads {
         self.tiers.loads
     }
 
-    /// Touches a page that is there. False if it is not.
+    /// Touches a page that is in memory. Returns false if it is not.
     #[inline]
     pub fn touch(&mut self, space: usize, page: u64, writes: bool, now: u64) -> bool {
         let plain = self.pages[space][page as usize].plain;
@@ -331,7 +339,8 @@ impl Live {
         true
     }
 
-    /// Makes a page available that was not found. `end`: that of its region; `swap`: the file's device.
+    /// Makes a page available that [`touch`](Self::touch) did not find. `end` is the end of its
+    /// region, `swap` the file's device. Returns the outcome, and whether kswapd is to be woken.
     pub(super) fn fault(
         &mut self,
         now: u64,
@@ -357,12 +366,12 @@ impl Live {
         }
         let charge = self.engine.set.zone.try_charge(1, 0);
         let wake = charge.is_none() || self.engine.set.zone.is_low();
-        let wake = wake && self.engine.ask(&self.desk) != Asked::LetSleep;
+        let wake = wake && self.engine.ask(&self.wake_requests) != Asked::LetSleep;
         let Some(charge) = charge else {
-            self.starving = true;
+            self.memory_stalled = true;
             return (Fault::Wait { until_ns: now + RETRY_NS, cost_ns: 0 }, wake);
         };
-        self.starving = false;
+        self.memory_stalled = false;
         stat.add(Event::PgFault, 1);
         let window = self.spaces[space].miss(vpn);
         let (mut cost, mut ready) = (0, now);
@@ -371,12 +380,12 @@ impl Live {
                 self.place(space, vpn, Arrival::Fresh, None, charge);
                 cost += self.spec.fresh_ns + self.fresh_beside((space, vpn, end), window);
             }
-            Entry::Cool(pfn) => {
+            Entry::Standby(pfn) => {
                 self.engine.set.zone.place(charge);
-                self.engine.set.rescue(&mut self.spaces[space], pfn);
-                self.retired += 1;
+                self.engine.set.reactivate(&mut self.spaces[space], pfn);
+                self.pending_discards += 1;
                 stat.add(Event::PgActivate, 1);
-                cost += self.spec.rescue_ns;
+                cost += self.spec.reactivate_ns;
             }
             Entry::Stored { slot, .. } => {
                 stat.add(Event::PgMajFault, 1);
@@ -406,13 +415,13 @@ impl Live {
         (Fault::Done(cost), wake)
     }
 
-    /// Whether the limit is so near that areas are managed.
+    /// Returns whether the limit is so near that areas are managed.
     fn is_near(&self) -> bool {
         let zone = &self.engine.set.zone;
         zone.free() < ROOM_PAGES.max(zone.limit() / ROOM_SHARE)
     }
 
-    /// What is there comes under management, in the order of addresses.
+    /// Takes all pages in memory under management, in the order of addresses.
     fn manage(&mut self) {
         self.managing = true;
         for (space, pages) in self.spaces.iter_mut().zip(&mut self.pages) {
@@ -435,10 +444,11 @@ impl Live {
         self.engine.set.map(&mut self.spaces[space], vpn, how, slot);
     }
 
-    /// Puts a stored page in place; one from the file is not here yet. Whether it was near.
+    /// Maps a stored page. A page from the file is still to be read. Returns whether it was in
+    /// compressed memory.
     fn load(&mut self, space: usize, vpn: Vpn, slot: SlotId, how: Arrival, charge: Charge) -> bool {
         let near = self.tiers.read(slot);
-        // A copy in compressed memory takes room from pages that have no other.
+        // A copy in compressed memory takes room from pages that have no other copy.
         self.place(space, vpn, how, (!near).then_some(slot), charge);
         self.pages[space][vpn.0 as usize].written = false;
         if near {
@@ -449,7 +459,7 @@ impl Live {
         near
     }
 
-    /// The next pages of a pass over fresh memory.
+    /// Places the next pages of a pass over fresh memory. Returns the cost in nanoseconds.
     fn fresh_beside(&mut self, (space, vpn, end): (usize, Vpn, u64), window: Window) -> u64 {
         if window.down {
             return 0;
@@ -466,14 +476,15 @@ impl Live {
         placed * self.spec.beside_ns
     }
 
-    /// Brings what is cool or stored in a window. Adds what it costs; returns how many are to be read from the file.
+    /// Brings in the standby and stored pages of a window. Adds the cost to `cost`. Returns how
+    /// many pages are to be read from the file.
     fn bring(&mut self, space: usize, vpn: Vpn, window: Window, cost: &mut u64) -> usize {
         let pages = self.pages[space].len() as u64;
-        let (mut cool, mut far) = (0, 0);
+        let (mut standby, mut far) = (0, 0);
         for at in window.pages(vpn).filter(|at| at.0 < pages) {
             let entry = self.spaces[space].get(at);
             let wanted = matches!(entry, Entry::Stored { .. })
-                || matches!(entry, Entry::Cool(_)) && cool < BESIDE_MAX;
+                || matches!(entry, Entry::Standby(_)) && standby < BESIDE_MAX;
             if !wanted {
                 continue;
             }
@@ -483,11 +494,11 @@ impl Live {
                 break;
             }
             match entry {
-                Entry::Cool(pfn) => {
+                Entry::Standby(pfn) => {
                     self.engine.set.zone.place(charge);
-                    self.engine.set.uncool(&mut self.spaces[space], pfn);
-                    self.retired += 1;
-                    cool += 1;
+                    self.engine.set.activate(&mut self.spaces[space], pfn);
+                    self.pending_discards += 1;
+                    standby += 1;
                 }
                 Entry::Stored { slot, .. } => {
                     if !self.load(space, at, slot, Arrival::Ahead, charge) {
@@ -502,7 +513,10 @@ impl Live {
         far
     }
 
-    /// One order of the engine, carried out. `Err`: nothing can be had.
+    /// Carries out one order of the engine.
+    ///
+    /// # Errors
+    /// No memory can be had any more.
     pub(super) fn step(
         &mut self,
         now: u64,
@@ -517,57 +531,60 @@ impl Live {
                 self.tiers.limit = limit as f64 / 4096.0;
             }
         }
-        let seen = Seen { starving: self.starving, crowded: false };
+        let seen = Seen { memory_stalled: self.memory_stalled, crowded: false };
         let mut pages: Vec<Pfn> = Vec::new();
-        let order = self.engine.next(&self.desk, seen);
+        let order = self.engine.next(&self.wake_requests, seen);
         let (done, cost) = match order {
-            Do::Cool(max) => {
+            Do::ToStandby(max) => {
                 self.engine.isolate(max, &mut pages);
                 for &pfn in &pages {
                     let space = self.space_of(pfn);
-                    self.engine.set.cool(&mut self.spaces[space], pfn, 0);
+                    self.engine.set.deactivate(&mut self.spaces[space], pfn, 0);
                 }
                 stat.add(Event::PgDeactivate, pages.len() as u64);
-                (pages.len() as u64, self.spec.batch_ns + pages.len() as u64 * self.spec.cool_ns)
+                (pages.len() as u64, self.spec.batch_ns + pages.len() as u64 * self.spec.standby_ns)
             }
             Do::Store(max) => {
-                self.engine.coolest(max, &mut pages);
+                self.engine.oldest_standby(max, &mut pages);
                 let cost = pages.len() as u64 * self.spec.store_ns;
                 (self.store(now, &pages, swap, stat), cost)
             }
             Do::Drop(least) => {
-                let gone = if self.retired >= least as u64 { self.drop_retired() } else { 0 };
+                let gone =
+                    if self.pending_discards >= least as u64 { self.discard_pending() } else { 0 };
                 let batch = if gone > 0 { self.spec.batch_ns } else { 0 };
                 (gone, batch + gone * self.spec.drop_ns)
             }
-            Do::Despair => {
-                // Nobody else reclaims here.
-                self.desk.progress();
-                self.engine.set.retry_barren(u64::MAX);
-                let since = *self.vain_since_ns.get_or_insert(now);
-                let given_up = self.starving && now > since + HOPELESS_NS;
+            Do::OutOfMemory => {
+                // kswapd is the only reclaimer here.
+                self.wake_requests.progress();
+                self.engine.set.retry_unstorable(u64::MAX);
+                let since = *self.no_progress_since_ns.get_or_insert(now);
+                let given_up = self.memory_stalled && now > since + HOPELESS_NS;
                 return if given_up { Err(()) } else { Ok(Next::Work(1_000_000)) };
             }
             Do::Thrashing => return Err(()),
             Do::Again => {
-                let gone = self.drop_retired();
+                let gone = self.discard_pending();
                 return Ok(Next::Work(1_000 + gone * self.spec.drop_ns));
             }
             Do::Nap => return Ok(Next::Nap),
             Do::Sleep => return Ok(Next::Sleep),
         };
-        // What is cooled or dropped may be what threads have taken back.
+        // A store counts as progress. Pages moved to standby or dropped may be pages that threads
+        // have taken back.
         if matches!(order, Do::Store(_)) && done > 0 {
-            self.vain_since_ns = None;
+            self.no_progress_since_ns = None;
         }
         self.engine.did(Did { pages: done, scanned: pages.len() as u64, progress: done });
         Ok(Next::Work(cost.max(1_000)))
     }
 
-    /// The agent drops what waits for it, so many stretches of the pool at a time.
-    fn drop_retired(&mut self) -> u64 {
-        let gone = self.retired.min(BATCH as u64 * STRETCH);
-        self.retired -= gone;
+    /// Drops pending discards as the agent does, so many stretches of the pool at a time. Returns
+    /// the pages dropped.
+    fn discard_pending(&mut self) -> u64 {
+        let gone = self.pending_discards.min(BATCH as u64 * STRETCH);
+        self.pending_discards -= gone;
         self.engine.set.zone.gone(gone);
         gone
     }
@@ -577,7 +594,7 @@ impl Live {
         self.spaces.iter().position(|space| space.mm() == mm).expect("every frame has an owner")
     }
 
-    /// Stores cool pages. How many were.
+    /// Stores standby pages. Returns how many were stored.
     fn store(&mut self, now: u64, pages: &[Pfn], swap: Option<&mut Device>, stat: &VmStat) -> u64 {
         let before = self.tiers.arena();
         let mut stored = 0;
@@ -593,7 +610,7 @@ impl Live {
                         let mut dropped = Dropped::default();
                         self.engine.set.release_slot(slot, &mut dropped);
                         self.discard(&dropped);
-                        self.engine.set.leave_barren(pfn);
+                        self.engine.set.leave_unstorable(pfn);
                         continue;
                     }
                     stat.add(Event::PswpOut, 1);
@@ -606,7 +623,7 @@ impl Live {
                 }
             };
             self.engine.set.evict(&mut self.spaces[space], pfn, slot);
-            self.retired += 1;
+            self.pending_discards += 1;
             stored += 1;
         }
         let written = self.tiers.demote();
@@ -622,7 +639,7 @@ impl Live {
         stored
     }
 
-    /// Slots that nobody holds any more.
+    /// Frees slots that no page refers to any more.
     fn discard(&mut self, dropped: &Dropped) {
         let before = self.tiers.arena();
         for &slot in &dropped.slots {
@@ -632,7 +649,7 @@ impl Live {
         self.settle_arena(before);
     }
 
-    /// Compressed memory takes more or less than before.
+    /// Tells the zone that compressed memory takes more or less than `before`.
     fn settle_arena(&mut self, before: u64) {
         let after = self.tiers.arena();
         let zone = &mut self.engine.set.zone;
@@ -640,7 +657,7 @@ impl Live {
         zone.gone(before.saturating_sub(after));
     }
 
-    /// The program gives pages back. How many there were.
+    /// Frees pages that the program gives back. Returns their number.
     pub fn free(&mut self, space: usize, page: u64, pages: u64) -> u64 {
         let mut dropped = Dropped::default();
         let end = (page + pages).min(self.pages[space].len() as u64);
@@ -655,7 +672,7 @@ impl Live {
         freed
     }
 
-    /// Pages of a space in memory or stored.
+    /// Returns the number of pages of a space in memory or stored.
     #[must_use]
     pub fn holds(&self, space: usize) -> u64 {
         let mut pages = self.pages[space].iter().filter(|page| page.plain).count() as u64;
@@ -663,17 +680,17 @@ impl Live {
         pages
     }
 
-    /// Checks the books.
+    /// Checks that the counts agree (LIVE-1, LIVE-2).
     ///
     /// # Errors
-    /// Says what does not agree.
+    /// Returns which counts do not agree.
     pub fn check(&self) -> Result<(), String> {
         let spaces: Vec<&Space> = self.spaces.iter().collect();
         self.engine.set.check_invariants(&spaces, &[]);
         let plain = self.pages.iter().flatten().filter(|page| page.plain).count() as u64;
         let frames = self.engine.set.frames_in_use() as u64;
-        let known = plain + frames + self.retired + self.tiers.arena();
-        let held = self.engine.set.zone.held();
+        let known = plain + frames + self.pending_discards + self.tiers.arena();
+        let held = self.engine.set.zone.resident();
         if held != known {
             return Err(format!("LIVE-1: the budget holds {held} pages, {known} are known"));
         }
@@ -684,16 +701,16 @@ impl Live {
         Ok(())
     }
 
-    /// Frames that the budget has left.
+    /// Returns the number of frames that the budget has left.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.engine.set.zone.free()
     }
 
-    /// Pages out of sight.
+    /// Returns the number of standby pages.
     #[must_use]
-    pub fn cool_pages(&self) -> u64 {
-        self.engine.set.count(Place::Cool)
+    pub fn standby_pages(&self) -> u64 {
+        self.engine.set.count(FrameState::Standby)
     }
 }
 
@@ -705,16 +722,17 @@ mod tests {
     use crate::workload::Step;
     use ebb_mm::space::Backing;
 
-    /// A machine of so many pages of memory under Ebb, and one program that writes each of `pages` and reads them again.
+    /// Builds a machine with `limit` pages of memory under Ebb, and one program. The program writes
+    /// each of `pages` and reads them again.
     fn run(limit: u64, pages: u32, spec: &LiveSpec) -> (Machine, Vec<Step>) {
         let mut m = machine();
-        m.mem.live = Some(Box::new(Live::new(spec, limit, Evidence::Cooling.tunables())));
+        m.mem.live = Some(Box::new(Live::new(spec, limit, Evidence::Standby.tunables())));
         let anon = Backing::Anon;
         let region =
             Region { pages: pages.into(), backing: anon, recency: true, exec: false, processes: 1 };
         m.mem.add_space(0, &[]);
         let space = m.mem.add_space(0, &[region]) as u16;
-        // The space that was there before counts for nothing.
+        // Removes the space that was there before because it counts for nothing.
         m.mem.live.as_mut().expect("it is live").spaces.clear();
         m.mem.live.as_mut().expect("it is live").pages.clear();
         for _ in 0..=space {
@@ -736,11 +754,12 @@ mod tests {
         let loads = mem.live.as_ref().expect("it is live").loads();
         assert!(loads.near >= 1600 && loads.far == 0, "{loads:?}");
         assert!(count("pgsteal_kswapd") >= loads.near, "what was loaded had left");
-        // A pass: most came beside another.
+        // In a pass most pages come beside another one.
         assert!(count("pswpin") * 4 < loads.near, "{} of {} touched", count("pswpin"), loads.near);
     }
 
-    /// It once stood still: what was cooled and taken back counted as progress.
+    /// Pages moved to standby and taken back are no progress. If they counted, the run would not
+    /// end.
     #[test]
     fn where_nothing_more_can_be_stored_it_ends_and_says_so() {
         let spec =

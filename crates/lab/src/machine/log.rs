@@ -1,9 +1,11 @@
-//! A log that one writes at a time, for all whose records are in it by then.
+//! A log with one writer at a time, which writes for all threads whose records are in the log by
+//! then.
 //!
-//! As PostgreSQL has it (`XLogFlush`): who has to have its records on the device takes the lock of the log's
-//! writer if it is free, writes all that there is through the page cache, and waits for the device; who comes meanwhile
-//! waits until the lock is free and then looks whether its own are there. What holds up the writer, be it
-//! reclaim for a page of the log, holds up everybody who ends a transaction.
+//! It works as in PostgreSQL (`XLogFlush`). A thread that needs its records on the device takes the
+//! lock of the log's writer if it is free. It writes all records in the log through the page cache,
+//! and waits for the device. A thread that comes meanwhile waits until the lock is free. Then it
+//! looks whether its own records are on the device. A delay of the writer, such as reclaim for a
+//! page of the log, delays every thread that ends a transaction.
 //!
 //! Invariant
 //! * LOG-1: a log has waiters only while it has a writer.
@@ -16,28 +18,28 @@ use crate::workload::{LogSpec, Step};
 /// Pages written that are synced before more are: `wal_writer_flush_after`, 1 MB.
 const FLUSH_AFTER: u32 = 256;
 
-/// A log.
+/// State of a log.
 #[derive(Debug)]
 pub(super) struct Log {
     spec: LogSpec,
-    /// Transactions whose records are there, and how many are on the device.
+    /// Number of transactions whose records are in the log. `flushed` of them are on the device.
     here: u64,
     flushed: u64,
-    /// Where in its file it is written next.
+    /// Page of the file that is written next.
     at: u32,
     writer: Option<usize>,
-    /// Since when.
+    /// Time at which the writer began.
     since_ns: u64,
     waiters: Vec<usize>,
 }
 
 impl Log {
-    /// Nothing in it.
+    /// Creates an empty log.
     pub fn new(spec: LogSpec) -> Self {
         Self { spec, here: 0, flushed: 0, at: 0, writer: None, since_ns: 0, waiters: Vec::new() }
     }
 
-    /// What its writer does, for all that is there.
+    /// Adds the steps of a writer for all records in the log.
     fn writing(&mut self, log: u16, steps: &mut Vec<Step>) {
         let (spec, upto) = (self.spec, self.here);
         let mut unsynced = 0;
@@ -59,12 +61,13 @@ impl Log {
 }
 
 impl Machine {
-    /// Adds a log; the first is 0.
+    /// Adds a log. The first has index 0.
     pub fn add_log(&mut self, spec: LogSpec) {
         self.logs.push(Log::new(spec));
     }
 
-    /// The thread's transaction ends, or looks again whether it may.
+    /// Ends the thread's transaction, or looks again whether the thread may end it. Returns none if
+    /// it has to wait.
     pub(super) fn commit(&mut self, cpu: usize, id: usize, t: u64, log: u16) -> Option<u64> {
         let thread = &mut self.threads[id];
         let l = &mut self.logs[usize::from(log)];
@@ -77,7 +80,7 @@ impl Machine {
             return Some(t);
         }
         if l.writer.is_some() {
-            // It looks again when it is woken.
+            // The thread looks again when it is woken.
             thread.at -= 1;
             thread.waits_for = "for the log";
             l.waiters.push(id);
@@ -93,7 +96,7 @@ impl Machine {
         Some(t)
     }
 
-    /// The log is on the device up to there; its lock is free.
+    /// Notes that the log is on the device up to `upto`, and frees its lock.
     pub(super) fn logged(&mut self, t: u64, log: u16, upto: u64) {
         let l = &mut self.logs[usize::from(log)];
         self.mem.spent.log_ns += t - l.since_ns;
@@ -101,14 +104,14 @@ impl Machine {
         self.mem.spent.log_records += upto.saturating_sub(l.flushed);
         l.flushed = l.flushed.max(upto);
         l.writer = None;
-        // Who came last is woken first (`LWLockQueueSelf` puts them at the head), so that the next writer does not
-        // queue for a processor behind those who are done.
+        // The thread that came last is woken first (`LWLockQueueSelf` puts it at the head). So the
+        // next writer does not queue for a processor behind threads that are done.
         for waiter in std::mem::take(&mut l.waiters).into_iter().rev() {
             self.ask(t, Event::Wake(waiter));
         }
     }
 
-    /// A thread has ended; what it was writing others write.
+    /// Releases the logs of which an ended thread was the writer. Other threads write its records.
     pub(super) fn leave_logs(&mut self, id: usize, t: u64) {
         for log in 0..self.logs.len() {
             if self.logs[log].writer == Some(id) {
@@ -126,7 +129,8 @@ mod tests {
     use super::super::testing::{Told, machine};
     use super::*;
 
-    /// So many threads end a transaction each, on two processors. What was written, and when all was done.
+    /// Lets so many threads end a transaction each, on two processors. Returns the writes, the
+    /// records, and the time at the end.
     fn committed(threads: usize, spec: LogSpec) -> (u64, u64, u64) {
         let mut m = machine();
         let backing = Backing::File;
@@ -148,7 +152,8 @@ mod tests {
 
     #[test]
     fn one_writes_for_all_who_wait_and_each_costs_its_time() {
-        // The first writes for itself alone; those who have come by then are written together.
+        // The first thread writes for itself alone. The records of the threads that have come by
+        // then are written together.
         let (writes, records, now) = committed(8, SPEC);
         assert_eq!((writes, records), (2, 8));
         assert!(

@@ -1,12 +1,12 @@
-//! What it takes to find the entries of folios: by how many processes they are mapped, if at all, and
-//! whether their entries lie beside others that were just read.
+//! Cost of finding the page-table entries of folios. It depends on how many processes map a folio,
+//! if any. It also depends on whether its entries lie beside others that were just read.
 //!
-//! The engine says how many folios it looked up, not which. Those that it takes out are seen here one
-//! by one; what finding them took on average stands for all of their type.
+//! The engine reports how many folios it looked up, not which. This file sees each folio that the
+//! engine takes out. The mean cost of finding those stands for all of their type.
 //!
 //! Invariant
-//! * MAPPINGS-1: the mean of a type is that of the last pass in which a folio of it was taken out, or of the
-//!   dearest region that there is if none was.
+//! * MAPPINGS-1: the mean of a type is that of the last pass in which a folio of it was taken out.
+//!   If there is none, the mean is that of the dearest region.
 
 use ebb_mm::folio::LruType;
 use ebb_mm::space::Backing;
@@ -14,22 +14,22 @@ use ebb_mm::space::Backing;
 use super::costs::Costs;
 use super::mem::Region;
 
-/// Lines of entries that a processor remembers.
+/// Number of lines of entries that a processor's cache keeps.
 const LINES: usize = 64;
-/// Entries in one line: 64 bytes.
+/// Number of entries in one line: 64 bytes.
 const LINE_ENTRIES: u64 = 8;
 
-/// Folios of a type that were taken out, and what finding them took.
+/// Number of folios of a type that were taken out, and the cost of finding them.
 #[derive(Clone, Copy, Default, Debug)]
 struct Taken {
     folios: u64,
     walk_ns: u64,
 }
 
-/// What finding entries takes.
+/// Processes that map each folio, and the cost of finding its entries.
 #[derive(Debug)]
 pub struct Mappings {
-    /// By space: where each region ends, how many processes map it, and whether it is shared memory.
+    /// Regions by space: end, number of processes that map it, whether it is shared memory.
     spaces: Vec<Vec<(u64, u32, bool)>>,
     now: [Taken; 2],
     mean_ns: [u64; 2],
@@ -41,7 +41,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// None yet.
+    /// Creates a record without spaces.
     #[must_use]
     pub fn new(costs: &Costs) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Mappings {
         }
     }
 
-    /// A space with these regions was made; it is the next one.
+    /// Adds the next space, with these regions.
     pub fn add_space(&mut self, regions: &[Region]) {
         let mut end = 0;
         let mut ends = Vec::new();
@@ -79,12 +79,13 @@ impl Mappings {
         regions[regions.partition_point(|r| r.0 <= page).min(regions.len() - 1)]
     }
 
-    /// Whether a page is one of shared memory.
+    /// Returns whether a page belongs to shared memory.
     pub fn is_shared(&self, space: u32, page: u64) -> bool {
         self.region(space, page).2
     }
 
-    /// A folio is taken out. Returns what it takes to find its entries beyond the first process's.
+    /// Counts a folio that is taken out. Returns the cost of finding its entries beyond the first
+    /// process's.
     pub fn taken(&mut self, ty: LruType, mapped: bool, space: u32, page: u64) -> u64 {
         self.now[ty.index()].folios += 1;
         if !mapped {
@@ -103,7 +104,7 @@ impl Mappings {
         further
     }
 
-    /// What finding one folio of each type took on average.
+    /// Returns the mean cost of finding one folio of each type.
     pub fn mean_ns(&mut self) -> [u64; 2] {
         for (mean, now) in self.mean_ns.iter_mut().zip(&mut self.now) {
             if let Some(ns) = now.walk_ns.checked_div(now.folios) {

@@ -1,11 +1,11 @@
-//! Measuring: when it begins, looks at the machine on the way, and what a run came to.
+//! Measuring: its beginning, samples of the machine on the way, and the outcome of a run.
 
 use ebb_mm::folio::LruType;
 
 use super::outcome::{Outcome, Sample};
 use super::sched::{Event, Machine, SAMPLES_MAX};
 
-/// Pages dirty and being written, each summed over time.
+/// Numbers of pages dirty and being written, each summed over time.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Standing {
     since_ns: u64,
@@ -14,7 +14,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// So many there are from now on.
+    /// Sets the numbers of pages from now on.
     #[inline]
     pub(super) fn note(&mut self, now: u64, pages: [u64; 2]) {
         if pages != self.last {
@@ -36,15 +36,15 @@ impl Standing {
         self.sums = [0.0; 2];
     }
 
-    /// The mean of each over `elapsed_ns`.
+    /// Returns the mean of each number over `elapsed_ns`.
     fn mean(mut self, now: u64, elapsed_ns: u64) -> [f64; 2] {
         self.settle(now);
         self.sums.map(|sum| sum / elapsed_ns.max(1) as f64)
     }
 }
 
-/// Jain's index of fairness: the square of the sum, divided by the number and by the sum of the squares. It is 1 if
-/// all have as much, and one by the number of them if one has everything.
+/// Returns Jain's index of fairness: the square of the sum, divided by the number and by the sum of
+/// the squares. It is 1 if all are equal, and one by the number of them if one has everything.
 fn fairness(of: impl Iterator<Item = u64>) -> f64 {
     let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for x in of.map(|x| x as f64) {
@@ -56,7 +56,7 @@ fn fairness(of: impl Iterator<Item = u64>) -> f64 {
 }
 
 impl Machine {
-    /// Measuring begins when the last measured thread that lives has come to the start.
+    /// Begins measuring when the last measured thread that lives has come to the start.
     pub(super) fn begin_if_all_here(&mut self, t: u64) {
         let here = self.starting.iter().filter(|&&id| self.threads[id].measured).count();
         if self.begun_ns.is_some() || here + self.ended < self.measured {
@@ -130,7 +130,7 @@ impl Machine {
         self.ask(self.now + self.sample_ns, Event::Sample);
     }
 
-    /// Halves the number of looks, and looks half as often from now on.
+    /// Merges the samples in pairs, and doubles the interval between samples.
     pub(super) fn thin_out(&mut self) {
         let samples = std::mem::take(&mut self.outcome.samples);
         let mut pairs = samples.into_iter();

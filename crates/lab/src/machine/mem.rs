@@ -1,15 +1,15 @@
 //! The memory of the simulated machine: address spaces, touches, faults, reclaim.
 //!
-//! Owns the engine's tables and drives them the way the kernel drives its own: new folios reach the
-//! lists through a batch, a task that finds no room reclaims, pages come back from the device with
-//! their neighbours when they are read in order. It knows what each step costs and returns that;
-//! who waits, and for what, is the scheduler's business.
+//! Owns the engine's tables and drives them the way the kernel drives its own. New folios reach the
+//! lists through a batch. A task that finds no room reclaims. Pages come back from the device with
+//! their neighbours when they are read in order. The functions here know what each step costs and
+//! return that. The scheduler decides which thread waits, and for what.
 //!
 //! Invariants
-//! * MEM-1: a frame is free, or charged to a memcg and present in one page-table entry, or part of the
-//!   pool of compressed memory.
-//! * MEM-2: an entry that is present but not mapped belongs to a page being read or written, or to a
-//!   page of a file that was only reached through descriptors.
+//! * MEM-1: a frame is free, or charged to a memcg and present in one page-table entry, or part of
+//!   the pool of compressed memory.
+//! * MEM-2: an entry that is present but not mapped belongs to one of two kinds of page. The page
+//!   is being read or written, or it is a page of a file that was only reached through descriptors.
 
 use std::sync::Arc;
 
@@ -36,27 +36,27 @@ use super::spent::Spent;
 use super::task::Task;
 use super::tracepoints::Victim;
 
-/// How a page is touched.
+/// How a thread touches a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Through the page table.
+    /// Read through the page table.
     Read,
-    /// Through the page table, changing it.
+    /// Write through the page table.
     Write,
-    /// Through a file descriptor.
+    /// Read through a file descriptor.
     FdRead,
-    /// Through a file descriptor, changing it.
+    /// Write through a file descriptor.
     FdWrite,
 }
 
 impl Access {
-    /// Whether it goes through the page table.
+    /// Whether the access goes through the page table.
     #[must_use]
     pub const fn mapped(self) -> bool {
         matches!(self, Self::Read | Self::Write)
     }
 
-    /// Whether it changes the page.
+    /// Whether the access changes the page.
     #[must_use]
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::FdWrite)
@@ -66,42 +66,44 @@ impl Access {
 /// A run of pages of an address space.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Its length.
+    /// Length in pages.
     pub pages: u64,
-    /// What backs it.
+    /// Kind of memory behind the region.
     pub backing: Backing,
-    /// Whether touches count.
+    /// Whether touches count as use for reclaim.
     pub recency: bool,
-    /// Program text.
+    /// Whether the region is program text.
     pub exec: bool,
-    /// Processes that map it, each with page tables of its own. None: it is the kernel's, page tables for
-    /// example, and cannot be reclaimed.
+    /// Number of processes that map the region, each with page tables of its own. 0: the region
+    /// belongs to the kernel, for example to page tables, and cannot be reclaimed.
     pub processes: u32,
 }
 
-/// No timer of a scaled machine is shorter, about what a device takes: it would be time spent on asking.
+/// Shortest timer of a scaled machine in nanoseconds, about what a device takes. With shorter ones
+/// time would be spent on asking.
 const TIMER_NS_MIN: u64 = 100_000;
 
-/// What became of a fault.
+/// Outcome of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The page is there. The time it took.
+    /// The page is in memory. Nanoseconds that the fault took.
     Done(u64),
-    /// To be tried again at a time, after working for a while.
+    /// The fault is to be tried again at a later time, after working for a while.
     Wait {
-        /// When.
+        /// Time at which to try again.
         until_ns: u64,
-        /// Time worked before.
+        /// Nanoseconds worked before that.
         cost_ns: u64,
     },
-    /// To be tried again after working for so long: the task is reclaiming.
+    /// The task is reclaiming: the fault is to be tried again after working for so many
+    /// nanoseconds.
     Again(u64),
-    /// No page can be had: nothing can be reclaimed.
+    /// No page is to be had because nothing can be reclaimed. Nanoseconds worked.
     NoMemory(u64),
 }
 
 impl Fault {
-    /// Time worked.
+    /// Returns the nanoseconds worked.
     pub(super) const fn cost_ns(self) -> u64 {
         match self {
             Self::Done(cost)
@@ -112,97 +114,99 @@ impl Fault {
     }
 }
 
-/// A memcg.
+/// A memcg with its page lists.
 #[derive(Debug)]
 pub struct Memcg {
-    /// Its lists, by node.
+    /// Page lists by node.
     pub on: Vec<Lists>,
-    /// Pages it may have.
+    /// Most pages that the memcg may have.
     pub limit: u64,
 }
 
 /// Memory and everything that moves pages in and out of it.
 #[derive(Debug)]
 pub struct Mem {
-    /// Frame records.
+    /// Frame records, by frame number.
     pub folios: Folios,
-    /// All address spaces.
+    /// All address spaces, by id.
     pub spaces: Spaces,
-    /// The same in the order they were made.
+    /// All address spaces in the order they were made.
     pub list: Vec<Arc<Space>>,
-    /// Whose memcg each is.
+    /// Memcg of each address space.
     pub(super) owner: Vec<usize>,
     pub(super) ends: Vec<Vec<(u64, Region)>>,
-    /// Switches.
+    /// Switches of the engine.
     pub tun: Tunables,
-    /// Counters.
+    /// Event counters.
     pub stat: VmStat,
-    /// Memcgs.
+    /// All memcgs.
     pub memcgs: Vec<Memcg>,
-    /// Nodes.
+    /// All memory nodes.
     pub nodes: Vec<MemNode>,
-    /// Frames, charges, swap.
+    /// Frames, charges and swap.
     pub out: Outflow,
     /// The device behind files.
     pub disk: Device,
-    /// Dirty file pages.
+    /// Dirty file pages and their writeback.
     pub flusher: Flusher,
-    /// What things cost.
+    /// Cost of each step.
     pub costs: Costs,
-    /// Time spent.
+    /// Time spent, by purpose.
     pub spent: Spent,
-    /// What looks like trouble.
+    /// Signs of trouble.
     pub signs: Signs,
-    /// The machine's clock, at the last fault or pass of kswapd.
+    /// Time of the machine's clock at the last fault or pass of kswapd, in nanoseconds.
     pub(super) clock_ns: u64,
-    /// Pages of files read ahead at most.
+    /// Most pages of a file in one readahead window.
     pub read_ahead: u64,
-    /// How much longer the lists of the machine that this one stands for are: see [`ebb_mm::lru::Scan`].
+    /// How much longer the lists are on the machine that this one stands for: see
+    /// [`ebb_mm::lru::Scan`].
     pub lift: u8,
-    /// The same for who reclaims from a memcg alone, at its limit or on command.
+    /// [`lift`](Mem::lift) for a reclaimer of a memcg alone, at its limit or on command.
     pub memcg_lift: u8,
-    /// How many times shorter the kernel's timers are than on the machine that this one stands for: a
-    /// memory so much smaller is gone through in so much less time.
-    pub haste: u64,
-    /// Where each zone ends, and its class: its place among the kinds of zone.
+    /// How many times shorter the kernel's timers are than on the machine that this one stands for.
+    /// Reclaim goes through a memory so much smaller in so much less time.
+    pub time_scale: u64,
+    /// End of each zone, and its class: its rank among the kinds of zone.
     pub(super) zone_ends: Vec<(u32, u8)>,
     pub(super) marks: [u64; COUNTED.len()],
     pub(super) last_fd: (usize, u64),
     pub(super) next_fold: u64,
-    /// A frame that the running fault has found and not used yet.
+    /// Frame that the running fault has found and not used yet.
     pub(super) held: Option<Pfn>,
-    /// By frame: an anonymous page read ahead, whose first use counts.
+    /// By frame: whether it has an anonymous page that was read ahead and not used yet. The first
+    /// use counts.
     pub(super) marked: Vec<bool>,
-    /// Pages brought in by the running fault.
+    /// Pages that the running fault brought in.
     pub(super) brought: Vec<(usize, u64)>,
-    /// Where they lie on the swap device.
+    /// Locations of the `brought` pages on the swap device.
     pub(super) brought_from: Vec<u64>,
-    /// What is known of reading ahead from swap: by space and region, and for the device.
+    /// State of readahead from swap, by space and region.
     pub(super) swap_ahead: Vec<Vec<SwapAhead>>,
     pub(super) slots_ahead: SwapAhead,
-    /// By space: what its mappings know of reading ahead.
+    /// State of readahead through mappings, by space.
     pub(super) mapped: Vec<FileAhead>,
     pub(super) direct: u64,
     pub(super) slot_hand: u32,
-    /// Whether what the last fault waits for is memory.
+    /// Whether the last fault waits for memory.
     pub(super) stalls: bool,
     /// Whether the running task is in the middle of reclaim.
     pub(super) goes_on: bool,
-    /// The page that was just put into a frame had been here before.
+    /// Whether the page that was just put into a frame had been in memory before.
     pub(super) refaulted: bool,
-    /// Until when somebody adds up the counters of memcgs.
+    /// Time until which a task adds up the counters of memcgs.
     pub(super) flushing_ns: u64,
-    /// What each task is in the middle of.
+    /// State of each task in the middle of reclaim.
     pub(super) tasks: Vec<Task>,
-    /// By memcg and node: where the next reclaim of what is below it begins.
+    /// By memcg and node: the memcg at which the next reclaim below it begins.
     pub(super) turns: Vec<Vec<usize>>,
     /// By memcg: how much of it the running reclaim spares.
     pub(super) protection: Vec<Protection>,
-    /// Anonymous memory is Ebb's, not a kernel's.
+    /// Memory under Ebb instead of a kernel. Anonymous memory only.
     pub live: Option<Box<Live>>,
 }
 
-/// The counters that say what reclaim did.
+/// Event counters that show the work of reclaim.
 pub(super) const COUNTED: [Event; 14] = [
     Event::PgScanKswapd,
     Event::PgScanDirect,
@@ -220,7 +224,7 @@ pub(super) const COUNTED: [Event; 14] = [
     Event::PgSkip,
 ];
 
-/// What every engine call is handed.
+/// Builds the context that every engine call takes.
 macro_rules! cx {
     ($m:expr, $now:expr) => {
         Ctx {
@@ -236,7 +240,7 @@ macro_rules! cx {
 pub(super) use cx;
 
 impl Mem {
-    /// Empty memory.
+    /// Creates empty memory.
     #[must_use]
     pub fn new(out: Outflow, disk: Device, tun: Tunables, costs: Costs, seed: u64) -> Self {
         let zones = out.frames.zones().len();
@@ -271,7 +275,7 @@ impl Mem {
             read_ahead: WINDOW_FILE,
             lift: 0,
             memcg_lift: 0,
-            haste: 1,
+            time_scale: 1,
             zone_ends,
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),
@@ -295,24 +299,24 @@ impl Mem {
         }
     }
 
-    /// A time that the kernel waits, on a machine that is scaled down.
+    /// Scales a time that the kernel waits to this machine.
     pub(super) fn timer(&self, ns: u64) -> u64 {
-        (ns / self.haste.max(1)).max(TIMER_NS_MIN.min(ns))
+        (ns / self.time_scale.max(1)).max(TIMER_NS_MIN.min(ns))
     }
 
-    /// Adds a memcg at the top that has nothing but a limit.
+    /// Adds a memcg at the top that has nothing but a limit. Returns its index.
     pub fn add_memcg(&mut self, limit: u64) -> usize {
         self.add_group(None, Knobs { max: limit, ..Knobs::default() })
     }
 
-    /// Adds a memcg.
+    /// Adds a memcg below `parent`. Returns its index.
     pub fn add_group(&mut self, parent: Option<usize>, knobs: Knobs) -> usize {
         let id = self.memcgs.len();
         let above = parent.map_or(Memcgs::ROOT, |p| MemcgId(p as u16 + 1));
         let group = self.out.groups.add(above, knobs);
         debug_assert_eq!(usize::from(group.0), id + 1, "groups are numbered as memcgs are, from 1");
         let limit = knobs.max;
-        // From 1: a shadow of all zeros would be no shadow.
+        // Memcg ids begin at 1 because a shadow of all zeros would be no shadow.
         let on = self.nodes.iter().enumerate().map(|(n, node)| {
             let lruvec = Lruvec::on_node(MemcgId(id as u16 + 1), n as u8, self.tun.lru, 0);
             let lruvec = Arc::new(lruvec);
@@ -325,7 +329,7 @@ impl Mem {
         id
     }
 
-    /// Adds an address space; its regions follow each other from page 0.
+    /// Adds an address space whose regions follow each other from page 0. Returns its index.
     pub fn add_space(&mut self, memcg: usize, regions: &[Region]) -> usize {
         let space = self.spaces.create(MemcgId(memcg as u16 + 1));
         let mut at = 0;
@@ -363,7 +367,7 @@ impl Mem {
         }
     }
 
-    /// Touches a page that is there. False if it is not, or is being moved.
+    /// Touches a page that is in memory. Returns false if the page is absent or in transfer.
     #[inline]
     pub fn touch(&mut self, space: usize, page: u64, access: Access, now: u64) -> bool {
         if let Some(live) = &mut self.live {
@@ -396,14 +400,15 @@ impl Mem {
         true
     }
 
-    /// Whether a read of a page begins the next window: it is marked, or passes for marked.
+    /// Returns whether a read of the page begins the next window: the page is marked, or passes for
+    /// marked.
     pub(super) fn begins_ahead(&self, pfn: Pfn) -> bool {
         let w = self.folios.word(pfn);
         let passes = w.has(Word::RECLAIM) && !w.has(Word::WRITEBACK.or(Word::SWAPBACKED));
         w.has(Word::AHEAD) || (self.tun.file.one_mark && passes)
     }
 
-    /// A mapped page was written for the first time since its entry was last clean.
+    /// Accounts the first write to a mapped page since its entry was last clean.
     pub(super) fn made_dirty(&mut self, pfn: Pfn, now: u64) {
         let w = self.folios.word(pfn);
         if !w.has(Word::SWAPBACKED) {
@@ -418,7 +423,7 @@ impl Mem {
 
     pub(super) fn touch_fd(&mut self, space: usize, page: u64, pfn: Pfn, access: Access, now: u64) {
         if access.writes() {
-            // As in the kernel, to be written through a descriptor is no use that would count.
+            // As in the kernel, a write through a descriptor does not count as a use.
             if !self.folios.word(pfn).has(Word::DIRTY) {
                 self.dirty_file(pfn, now);
             }
@@ -453,7 +458,7 @@ impl Mem {
         self.out.frames.alloc_on(self.out.cpu, &Request::new(gfp, Order::ZERO), &host)
     }
 
-    /// A write ended.
+    /// Ends the write of a page.
     pub fn end_write(&mut self, now: u64, pfn: Pfn) {
         let memcg = usize::from(self.folios.memcg(pfn).0 - 1);
         let cx = cx!(self, now);
@@ -468,7 +473,7 @@ impl Mem {
         }
     }
 
-    /// A fault under Ebb.
+    /// Handles a page fault under Ebb.
     pub(super) fn live_fault(&mut self, now: u64, space: usize, page: u64, writes: bool) -> Fault {
         let (end, _) = self.region(space, page);
         let plain = self.costs.fault_ns + self.costs.zero_ns;
@@ -484,13 +489,14 @@ impl Mem {
         fault
     }
 
-    /// A step of its kswapd. None: nothing can be had any more, for those who wait for it.
+    /// Does one step of kswapd under Ebb. Returns none if it can free no memory for the threads
+    /// that wait.
     pub(super) fn live_step(&mut self, now: u64) -> Option<Next> {
         let live = self.live.as_mut()?;
         live.step(now, self.out.swap.as_mut(), &self.stat).ok()
     }
 
-    /// Frees pages: `munmap` or the end of a process. Returns what that cost.
+    /// Frees pages: `munmap` or the end of a process. Returns the cost in nanoseconds.
     pub fn free(&mut self, now: u64, space: usize, page: u64, pages: u64) -> u64 {
         if let Some(live) = &mut self.live {
             return live.free(space, page, pages) * self.costs.free_ns;
@@ -510,7 +516,7 @@ impl Mem {
                 let pfn = pte.pfn();
                 let w = self.folios.word(pfn);
                 if w.has(Word::WRITEBACK) || self.out.ready_ns[pfn.0 as usize] > now {
-                    // Its transfer ends first; the page is left to reclaim.
+                    // The transfer ends first. The page is left to reclaim.
                     continue;
                 }
                 let cx = cx!(self, now);
@@ -537,19 +543,19 @@ impl Mem {
         freed * self.costs.free_ns
     }
 
-    /// A place of the disk that continues nothing.
+    /// Returns a position on the disk that continues no other request.
     pub fn direct_at(&mut self) -> u64 {
         self.direct += 2;
         self.direct
     }
 
-    /// Pages of a space.
+    /// Returns the length of a space in pages.
     #[must_use]
     pub fn pages_of(&self, space: usize) -> u64 {
         self.ends[space].last().map_or(0, |&(end, _)| end)
     }
 
-    /// Pages of a space that are in memory or stored.
+    /// Returns the number of pages of a space that are in memory or stored.
     #[must_use]
     pub fn holds(&self, space: usize) -> u64 {
         if let Some(live) = &self.live {
@@ -562,7 +568,7 @@ impl Mem {
         (0..self.pages_of(space)).filter(|&vpn| here(vpn)).count() as u64
     }
 
-    /// What the process of a space has, in KiB.
+    /// Returns the memory of the process of a space, in KiB.
     pub(super) fn victim(&self, space: usize) -> Victim {
         let kib = PAGE_SIZE as u64 / 1024;
         let mut of = Victim { total: self.pages_of(space) * kib, ..Victim::default() };
@@ -578,13 +584,13 @@ impl Mem {
         of
     }
 
-    /// The memcg a space belongs to.
+    /// Returns the memcg to which a space belongs.
     #[must_use]
     pub fn memcg_of(&self, space: usize) -> usize {
         self.owner[space]
     }
 
-    /// Frames on the free lists.
+    /// Returns the number of frames on the free lists.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.live.as_ref().map_or_else(|| self.free_on(None), |live| live.free_pages())

@@ -1,25 +1,29 @@
 //! A virtual machine in virtual time: CPUs, memory, devices, and threads that run on them.
 //!
-//! Everything that takes part is an event with a time; the earliest happens first, and of equals
-//! the one that was asked for first. There is no other source of order, so the same seed gives the
-//! same run to the last digit. What threads do comes from [`workload`](crate::workload); what
-//! memory does is the engine of `ebb_mm`, part by part as a kernel has it, or its facade as `ebb run` drives it ([`live`]);
-//! what that costs is in [`costs`].
+//! Every participant of a run is an event with a time. The earliest event happens first. Of events
+//! at one time the one that was asked for first happens first. There is no other source of order,
+//! so one seed gives one run to the last digit. [`workload`](crate::workload) decides what threads
+//! do. The engine of `ebb_mm` decides what memory does. The machine drives it part by part as a
+//! kernel does, or through its facade as `ebb run` does ([`live`]). [`costs`] has the time that
+//! each step takes.
 //!
-//! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim. `log`: commits in groups.
-//! * `steps`: what threads do that is rare. `measure`: what is noted of a run. [`signs`]: what in it looks like a bug.
-//! * [`mem`]: address spaces, touches; `fault`: faults. [`outflow`]: frames, charges, swap.
+//! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim. `log`: group commits.
+//! * `steps`: rare steps of threads. `measure`: records of a run. [`signs`]: signs of a bug in a
+//!   run.
+//! * [`mem`]: address spaces, touches. `fault`: page faults. [`outflow`]: frames, charges, swap.
 //! * [`live`]: memory as `ebb run` has it, instead of a kernel's.
-//! * `reclaim`: direct reclaim; `task`: what a task is in the middle of. `charge`: what it and insertion cost. `check`: conservation laws.
-//! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
-//! * `mappings`: who maps what, and what finding that out takes.
+//! * `reclaim`: direct reclaim. `task`: state of a task in the middle of reclaim. `charge`: cost of
+//!   reclaim and insertion. `check`: conservation laws.
+//! * [`ahead`]: readahead. `swapin`: readahead from swap. [`allocation`]: the allocator alone.
+//! * `mappings`: which processes map a folio, and the cost of finding that out.
 //! * [`flusher`]: dirty file pages. [`slab`]: caches beside the page lists.
 //! * [`proactive`]: reclaim on command. [`pressure`]: time lost for want of memory.
-//! * [`tracepoints`]: what reclaim does, as lines of a kernel's tracepoints.
-//! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
+//! * [`tracepoints`]: events of reclaim as lines of a kernel's tracepoints.
+//! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: places in which pages come and go.
 //!
-//! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
-//! [`SLICE_NS`](sched::SLICE_NS) at most; faults, transfers and everything else happen in order.
+//! A thread runs ahead of the clock only through touches of pages that are in memory, for a slice
+//! of [`SLICE_NS`](sched::SLICE_NS) at most. Faults, transfers and all other events happen in
+//! order.
 
 pub mod ahead;
 pub mod allocation;

@@ -1,10 +1,10 @@
-//! A memory node of the simulated machine: where its kswapd is asked for, what those who reclaim from it wait
-//! for, in which order its memcgs are visited.
+//! A memory node of the simulated machine: requests to its kswapd, the throttle of its reclaimers,
+//! and the order in which its memcgs are visited.
 //!
-//! The pages of a memcg lie on as many lists as there are nodes. A task takes from its own node first and from
-//! the others when that is below its mark; only if all are does it wake kswapds, and then that of every node.
-//! kswapd reclaims from its own node, a task from its own first and then from all others.
-//!
+//! The pages of a memcg lie on as many lists as there are nodes. A task takes frames from its own
+//! node first, and from the others when that one is below its mark. If all nodes are, the task
+//! wakes the kswapd of every node. kswapd reclaims from its own node, a task from its own first and
+//! then from all others.
 //! Invariants
 //! * NODE-1: a page is on the lists of the node of its frame.
 
@@ -15,7 +15,7 @@ use ebb_mm::folio::LruType;
 use ebb_mm::frame::{Host, Order, Zone, ZoneItem};
 use ebb_mm::lru::r#gen::memcg_lru::MemcgLru;
 use ebb_mm::lru::{Lruvec, Pagevec};
-use ebb_mm::reclaim::{Desk, FramesNode, Throttle};
+use ebb_mm::reclaim::{FramesNode, Throttle, WakeRequests};
 use ebb_mm::writeback::limits::dirtyable;
 
 use super::charge::LruLock;
@@ -25,12 +25,12 @@ use super::slab::Slab;
 /// The lists of a memcg on a node.
 #[derive(Debug)]
 pub struct Lists {
-    /// Its pages.
+    /// Pages of the memcg on the node.
     pub lruvec: Arc<Lruvec>,
-    /// Folios on their way there.
+    /// Folios on their way to the lists.
     pub(super) pagevec: Pagevec,
     pub(super) lock: LruLock,
-    /// Folios waiting in its batch.
+    /// Number of folios that wait in the batch.
     pub(super) added: u64,
 }
 
@@ -41,40 +41,40 @@ impl Lists {
 }
 
 impl Memcg {
-    /// Its pages of one type, on all nodes.
+    /// Returns the memcg's pages of one type, on all nodes.
     pub(super) fn total(&self, ty: LruType) -> u64 {
         self.on.iter().map(|l| l.lruvec.total(ty)).sum()
     }
 }
 
-/// A node.
+/// A memory node.
 #[derive(Debug)]
 pub struct MemNode {
-    /// Where its kswapd is asked for.
-    pub desk: Desk,
-    /// What those who reclaim from it wait for.
+    /// Requests to the node's kswapd.
+    pub wake_requests: WakeRequests,
+    /// Waits of the tasks that reclaim from the node.
     pub throttle: Throttle,
-    /// Its memcgs, in the order in which they are visited.
+    /// Memcgs of the node, in the order in which reclaim visits them.
     pub(super) lru: MemcgLru,
-    /// Its caches beside the page lists, if there are any.
+    /// Caches beside the page lists, if there are any.
     pub slab: Option<Slab>,
-    /// Its kswapd was asked for, for zones up to this one.
+    /// Highest zone for which the allocator asks kswapd; none if it does not ask.
     pub(super) wanted: Cell<Option<usize>>,
-    /// Its kswapd sleeps, and somebody who waits for it has woken it.
+    /// Whether a task that waits for the node's kswapd has woken it from sleep.
     pub(super) woken: bool,
-    /// How often its kswapd has let those go who wait for it.
+    /// Number of times that kswapd has let the waiting tasks go.
     pub(super) let_go: u64,
-    /// Pages off its lists, and until when (only if `reclaim.isolated`).
+    /// Pages off the node's lists, as pairs of end time and number (only if `reclaim.isolated`).
     pub(super) isolated: Vec<(u64, u64)>,
-    /// Runs of its kswapd since the classic LRU was last told of the end of one.
+    /// Runs of kswapd since the classic LRU last noted the end of one.
     pub(super) runs: u64,
 }
 
 impl MemNode {
-    /// Without memcgs; `seed` decides the order of those that come.
+    /// Creates a node without memcgs. `seed` decides the order of the memcgs added to it.
     pub(super) fn new(seed: u64) -> Self {
         Self {
-            desk: Desk::new(),
+            wake_requests: WakeRequests::new(),
             throttle: Throttle::default(),
             lru: MemcgLru::new(seed),
             slab: None,
@@ -87,7 +87,7 @@ impl MemNode {
     }
 }
 
-/// Leaves requests for kswapd with the nodes.
+/// Leaves the allocator's requests for kswapd with the nodes.
 pub(super) struct Wake<'a> {
     pub nodes: &'a [MemNode],
     /// Nodes with more dirty pages than their share, a bit each.
@@ -106,18 +106,19 @@ impl Host for Wake<'_> {
 }
 
 impl Mem {
-    /// The node of the processor that runs.
+    /// Returns the node of the running processor.
     pub(super) fn here(&self) -> usize {
         self.out.frames.cpu_node(self.out.cpu)
     }
 
-    /// A node as reclaim control sees it.
+    /// Returns a node as reclaim control sees it.
     pub(super) fn frames_of(&self, node: usize) -> FramesNode<'_> {
         FramesNode { frames: &self.out.frames, node }
     }
 
-    /// The nodes that have more dirty pages than their share, a bit each: what is about to be written goes to others
-    /// (`node_dirty_ok`). None if nobody `asks`.
+    /// Returns the nodes with more dirty pages than their share, a bit each, or 0 if the caller
+    /// does not ask. Frames for pages that are about to be written come from other nodes
+    /// (`node_dirty_ok`).
     pub(super) fn dirty_nodes(&self, asks: bool) -> u64 {
         let over = |&node: &usize| {
             let zones = self.out.frames.zones().iter().map(|z| z.state());
@@ -130,13 +131,13 @@ impl Mem {
         (0..nodes).filter(over).fold(0, |bits, node| bits | 1 << node)
     }
 
-    /// The lists of all memcgs on a node, or on all.
+    /// Returns the lists of all memcgs on a node, or on all nodes.
     pub(super) fn lists(&self, node: Option<usize>) -> impl Iterator<Item = &Lists> {
         let on = move |l: &&Lists| node.is_none_or(|n| usize::from(l.lruvec.node()) == n);
         self.memcgs.iter().flat_map(|m| &m.on).filter(on)
     }
 
-    /// Frames on the free lists of a node, or of all.
+    /// Returns the number of frames on the free lists of a node, or of all nodes.
     pub(super) fn free_on(&self, node: Option<usize>) -> u64 {
         let free = |z: &Zone| z.state().counters().snapshot(ZoneItem::FreePages);
         let zones = self.out.frames.zones().iter();
@@ -162,7 +163,8 @@ mod tests {
     const FILE: Region =
         Region { pages: 0, backing: Backing::File, recency: true, exec: false, processes: 1 };
 
-    /// Two nodes, and a space of so many pages of a kind, all touched by the first node's processor.
+    /// Creates two nodes, and a space of so many pages of a kind. The first node's processor has
+    /// touched all of them.
     fn touched(backing: Backing, pages: u64, access: Access) -> (Mem, usize) {
         let mut mem = two_nodes().mem;
         let space = mem.add_space(0, &[Region { pages, backing, ..FILE }]);
@@ -171,7 +173,7 @@ mod tests {
         (mem, space)
     }
 
-    /// Touches pages one after the other. Returns when that is done.
+    /// Touches pages one after the other. Returns the time after that.
     fn touch(mem: &mut Mem, space: usize, pages: Range<u64>, access: Access) -> u64 {
         let mut now = 0;
         for page in pages {
@@ -240,7 +242,7 @@ mod tests {
         let on = |n: usize| mem.out.cache.unclean_on(n);
         assert!((380..=410).contains(&on(0)) && on(0) + on(1) == 700, "{} {}", on(0), on(1));
         assert_eq!(mem.dirty_nodes(false), 0, "nobody asks");
-        // What is read stays on the first.
+        // Pages that are read stay on the first node.
         let (before, region) = (on_lists(&mem)[0], Region { pages: 100, ..FILE });
         let other = mem.add_space(0, &[region]);
         let now = touch(&mut mem, other, 0..100, Access::FdRead);

@@ -1,4 +1,4 @@
-//! What a run came to.
+//! Results of a run.
 
 use super::histogram::Histogram;
 use super::kswapd::KswapdStats;
@@ -7,71 +7,74 @@ use super::signs::Signs;
 use super::spent::Spent;
 use crate::workload::KINDS;
 
-/// A look at the machine in the middle of a run.
+/// A sample of the machine in the middle of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Since the start.
+    /// Nanoseconds since measuring began.
     pub time_ns: u64,
-    /// Operations so far.
+    /// Number of operations until the sample.
     pub ops: u64,
-    /// Pages that came back so far: anonymous, file.
+    /// Number of refaults until the sample: anonymous, file.
     pub refaults: [u64; 2],
-    /// Direct reclaim and kswapd so far.
+    /// Nanoseconds of direct reclaim and of kswapd until the sample.
     pub reclaim_ns: [u64; 2],
-    /// Of the first memcg's file pages, those that came back lately, by tier.
+    /// Recent refaults of the first memcg's file pages, by tier.
     pub tiers: [u64; 4],
-    /// Free frames.
+    /// Number of free frames.
     pub free: u64,
     /// Sequence number, age in ms, anonymous and file pages of each generation of the first memcg.
     pub generations: Vec<(u64, u64, u64, u64)>,
-    /// Pages that came in and went out since the last look, along the address spaces.
+    /// Pages that came in and went out since the last sample, along the address spaces.
     pub heat: [Vec<u32>; 2],
 }
 
-/// What a run came to, from the start to the end of measuring.
+/// Results of a run, from the start to the end of measuring.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Virtual time measured.
+    /// Virtual time measured, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Operations done.
+    /// Number of operations done.
     pub ops: u64,
-    /// How evenly the operations were spread over the measured threads: Jain's index, 1 if all did as many.
+    /// Spread of the operations over the measured threads: Jain's index, 1 if all did as many.
     pub fairness: f64,
-    /// Touches while all threads worked, and how long that was: until the first of them had ended.
+    /// Touches while all threads worked, and the nanoseconds of that: until the first of them had
+    /// ended.
     pub full: (u64, u64),
     /// Latencies by kind of operation.
     pub latency: [Histogram; KINDS],
     /// The engine's counters, by vmstat name.
     pub counters: Vec<(&'static str, u64)>,
-    /// Time spent.
+    /// Time spent, by purpose.
     pub spent: Spent,
     /// Pages read from and written to swap and files.
     pub moved: [[u64; 2]; 2],
     /// Requests to read and write of swap and files.
     pub requests: [[u64; 2]; 2],
-    /// File pages dirty and being written, in the mean of the time measured.
+    /// Mean number of file pages dirty and being written, over the time measured.
     pub standing: [f64; 2],
     /// Pages on the lists at the end: anonymous and of files, inactive and active.
     pub lists: [[u64; 2]; 2],
-    /// Time lost for want of memory since the machine was started, of the machine and of each memcg.
+    /// Time lost for want of memory since the machine was started, of the machine and of each
+    /// memcg.
     pub pressure: Vec<Reading>,
-    /// What kswapd did.
+    /// Work of kswapd.
     pub kswapd: KswapdStats,
-    /// Processes killed for lack of memory.
+    /// Number of processes killed for lack of memory.
     pub kills: u64,
-    /// Touches.
+    /// Number of touches.
     pub touches: u64,
-    /// Looks at the machine.
+    /// Samples of the machine.
     pub samples: Vec<Sample>,
-    /// What was touched.
+    /// Pages touched.
     pub trace: Trace,
-    /// What looks like trouble, since the machine was started.
+    /// Signs of trouble since the machine was started.
     pub signs: Signs,
 }
 
 impl Outcome {
-    /// Operations a second while all threads worked, by touches: operations that were only begun count in
-    /// part. What the slowest does alone at the end says little about a server.
+    /// Returns the operations a second while all threads worked, by touches: operations that were
+    /// only begun count in part. The work of the slowest thread alone at the end says little about
+    /// a server.
     #[must_use]
     pub fn rate(&self) -> f64 {
         let (touches, ns) = self.full;
@@ -80,10 +83,10 @@ impl Outcome {
     }
 }
 
-/// Touches kept at most: what a curve of miss ratios needs, and no more memory than that.
+/// Most touches kept: as many as a curve of miss ratios needs.
 const TRACE_MAX: usize = 1 << 21;
 
-/// The pages touched while measuring, if somebody wants to know.
+/// The pages touched while measuring, if samples are taken.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     wanted: bool,
@@ -102,7 +105,7 @@ impl Trace {
         }
     }
 
-    /// The pages, each a number of its own.
+    /// Returns the pages, each a number of its own.
     #[must_use]
     pub fn touches(&self) -> &[u64] {
         &self.touches

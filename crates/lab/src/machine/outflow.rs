@@ -1,16 +1,17 @@
-//! Where pages go that reclaim takes out: the swap device, or nowhere for clean file pages.
+//! Destination of the pages that reclaim takes out: the swap device, or nowhere for clean file
+//! pages.
 //!
-//! Owns the frames, what each memcg is charged, the swap device and what lies on it, and what is
-//! being written. The engine calls [`Pageout::evict`] for each folio it has chosen.
+//! Owns the frames, the charges of each memcg, the swap device with its contents, and the writes
+//! under way. The engine calls [`Pageout::evict`] for each folio it has chosen.
 //!
 //! Invariants
 //! * OUTFLOW-1: a memcg is charged for exactly the frames its pages occupy.
-//! * OUTFLOW-2: a folio is `WRITEBACK` exactly while it is gathered in `writes`, its entry is in `started`, or
-//!   its event is pending.
+//! * OUTFLOW-2: a folio is `WRITEBACK` exactly while it is gathered in `writes`, its entry is in
+//!   `started`, or its event is pending.
 
 use ebb_mm::folio::{LruType, Word};
 use ebb_mm::frame::{Frames, Gfp, NoHost, Order, Request};
-use ebb_mm::lru::{Ctx, Evicted, Pageout, Shadow, Told};
+use ebb_mm::lru::{Ctx, Evicted, Pageout, ScanEvent, Shadow};
 use ebb_mm::memcg::Memcgs;
 use ebb_mm::space::Pte;
 use ebb_mm::swap::SwapCache;
@@ -23,67 +24,68 @@ use super::mappings::Mappings;
 use super::signs::Part;
 use super::tracepoints::Tracepoints;
 
-/// Slots of a device without a limit.
+/// Number of slots of a device without a limit.
 const SLOTS_MAX: u64 = 1 << 31;
 
-/// The other side of reclaim.
+/// The part of memory that reclaim frees into: frames, swap, writes.
 #[derive(Debug)]
 pub struct Outflow {
     /// The page-frame allocator.
     pub frames: Frames,
-    /// What each memcg may use, is spared, and is charged.
+    /// Limits, protection and charges of each memcg.
     pub groups: Memcgs,
     /// The swap device, if there is one.
     pub swap: Option<Device>,
     /// Anonymous pages with a stored copy.
     pub stored: SwapCache,
-    /// Whether pages in memory have been met that have a copy and nobody uses.
+    /// Whether the last look found pages in memory that have a copy and no user.
     pub(super) stored_here: bool,
     /// Frames that compressed memory occupies.
     pub pool: Vec<Pfn>,
-    /// Until when a frame is being read into, by frame.
+    /// Time until which a frame is being read into, by frame.
     pub ready_ns: Vec<u64>,
-    /// Writes begun and not yet handed to the clock: when each ends.
+    /// Writes begun and not yet handed to the clock, with the time at which each ends.
     pub started: Vec<(u64, Pfn)>,
     /// Writes under way.
     pub writes: Writes,
     /// The pages of files.
     pub cache: PageCache,
-    /// Who runs.
+    /// Index of the running task.
     pub task: usize,
-    /// Whether the running pass is interrupted after each batch.
+    /// Whether the running pass stops after each batch.
     pub(super) batched: bool,
-    /// When a task that found no room may look again; none: there is nothing to wait for.
+    /// Time at which a task that found no room may look again; none: there is nothing to wait for.
     pub(super) patience: Option<u64>,
-    /// Who reclaims may not enter file systems.
+    /// Whether the reclaiming task may not enter file systems.
     pub(super) no_fs: bool,
-    /// When the running reclaim pass began, and what it has cost so far.
+    /// Time at which the running reclaim pass began, in nanoseconds.
     pub now_ns: u64,
-    /// Device time spent on the processor of who reclaims.
+    /// Nanoseconds that the running pass has cost, with device time spent on the reclaimer's
+    /// processor.
     pub spent_ns: u64,
-    /// Folios taken out by the running pass.
+    /// Number of folios that the running pass took out.
     pub freed: u64,
-    /// Which CPU's sets frames go to.
+    /// CPU that runs. Freed frames go to its per-CPU sets.
     pub cpu: usize,
-    /// Who maps what is taken out.
+    /// Processes that map each folio, and the cost of finding their entries.
     pub mappings: Mappings,
     costs: Costs,
-    /// Root reclaim stops when this zone of this node, or one below it, is fine.
+    /// Zone (node, index) at which root reclaim stops when the zone, or one below it, is balanced.
     pub watch_zone: Option<(usize, usize)>,
-    /// Where pages come and go, if somebody wants to know.
+    /// Counts of pages that come and go by place, if they are recorded.
     pub heat: Option<Box<super::heat::Heat>>,
     /// Frames taken from the lowest zone at the start.
     pub pinned: Vec<Pfn>,
-    /// The running pass is for the sake of all.
+    /// Whether the running pass reclaims from all memcgs.
     pub(super) for_all: bool,
-    /// See [`Signs`](super::signs::Signs).
+    /// Pages taken below a memcg's `min`, see [`Signs`](super::signs::Signs).
     pub(super) below_min: Part,
-    /// Who keeps a record of reclaim, if somebody does.
+    /// Record of reclaim as tracepoints, if it is wanted.
     pub tracepoints: Option<Box<Tracepoints>>,
 }
 
 impl Outflow {
-    /// With all frames free.
+    /// Creates an outflow with all frames free.
     #[must_use]
     pub fn new(frames: Frames, table: u32, swap: Option<Device>, costs: &Costs) -> Self {
         let capacity = swap.as_ref().map_or(0, |d| d.pages_max.min(SLOTS_MAX));
@@ -117,7 +119,7 @@ impl Outflow {
         }
     }
 
-    /// Compressed memory takes a frame for every few pages stored, and gives it back.
+    /// Lets compressed memory take a frame for every few pages stored, and give it back.
     pub fn settle_pool(&mut self) {
         let ratio = self.swap.as_ref().map_or(0.0, |d| d.ratio);
         if ratio <= 0.0 {
@@ -125,7 +127,8 @@ impl Outflow {
         }
         let (stored, pool) = (self.stored.slots() as f64, self.pool.len() as f64);
         if stored > pool * ratio {
-            // Movable, as the kernel's: an unmovable one would break into others' blocks for each.
+            // Movable, as in the kernel. Each unmovable frame would break into a block of another
+            // type.
             let gfp = Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT).with(Gfp::MEMALLOC);
             let request = Request::new(gfp, Order::ZERO);
             let request = Request { reclaiming: true, ..request };
@@ -176,7 +179,7 @@ impl Outflow {
         self.freed += 1;
     }
 
-    /// Hands what was gathered to the devices.
+    /// Hands the gathered writes to the devices.
     pub fn submit(&mut self, cx: &Ctx, disk: &mut Device) {
         let now = self.now_ns + self.spent_ns;
         for request in self.writes.submit(cx, &mut self.stored) {
@@ -190,7 +193,7 @@ impl Outflow {
         }
     }
 
-    /// A page is written by who takes it out.
+    /// Records that the reclaimer writes a page.
     fn note_write(&mut self, pfn: Pfn, ty: LruType) {
         let at = self.now_ns + self.spent_ns;
         if let Some(tracepoints) = &mut self.tracepoints {
@@ -198,7 +201,7 @@ impl Outflow {
         }
     }
 
-    /// A folio is taken out: what its entries and its record take.
+    /// Adds the cost of taking out a folio: its entries and its record.
     fn spend(&mut self, cx: &Ctx, pfn: Pfn, ty: LruType, mapped: bool) {
         let (mm, vpn) = cx.folios.owner(pfn);
         let further = self.mappings.taken(ty, mapped, mm.0, vpn.0);
@@ -206,14 +209,15 @@ impl Outflow {
     }
 }
 
-/// Where on the disk a page of a file lies.
+/// Returns the position of a file's page on the disk.
 pub(super) fn place_of(file: FileId, page: u64) -> u64 {
     (u64::from(file.0) << 36) + page
 }
 
 impl Outflow {
-    /// A page of shared memory that is in no slot has to be written by its file system, which a task that may
-    /// not enter any cannot have: by then the kernel has unmapped the page, and keeps it (`shrink_page_list`).
+    /// Returns whether a page of shared memory stays in memory, and unmaps it then. Without a slot
+    /// the file system has to write the page, and the task may not enter any. The kernel unmaps
+    /// such a page before it finds this out, and keeps it (`shrink_page_list`).
     fn keeps(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
         let (mm, vpn) = cx.folios.owner(pfn);
         let w = cx.folios.word(pfn);
@@ -287,7 +291,7 @@ impl Pageout for Outflow {
         begun
     }
 
-    fn note(&mut self, told: &Told) {
+    fn note(&mut self, told: &ScanEvent) {
         let (at, task) = (self.now_ns + self.spent_ns, (self.task, self.cpu));
         if let Some(tracepoints) = &mut self.tracepoints {
             tracepoints.batch(at, told, task);
@@ -318,7 +322,8 @@ mod tests {
     use super::super::testing::machine;
     use super::*;
 
-    /// A space of these kinds of pages, one of each, all touched; and who maps them.
+    /// Creates a space with one page of each kind, all touched. A kind has the number of processes
+    /// that map it.
     fn touched(kinds: &[(Backing, u32)]) -> (Mem, usize) {
         let mut mem = machine().mem;
         let regions: Vec<Region> = kinds

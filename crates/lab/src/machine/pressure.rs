@@ -1,48 +1,52 @@
 //! Time lost for want of memory, for each memcg and for the machine.
 //!
-//! What a stall is is the kernel's notion: reclaim by a task, waiting for room or for a throttle to
-//! open, waiting for a page that was in the working set when it left, being held for a group above
-//! its `high`; and kswapd at work, for the machine. Waiting for any other transfer is none, nor is
-//! being slowed down for dirty pages. Averages and text are the engine's
-//! ([`ebb_mm::observe::psi`]); the times are those of the machine that this one stands for.
+//! The kernel defines a stall. A task stalls in these cases:
+//! * it reclaims;
+//! * it waits for room or for a throttle to open;
+//! * it waits for a page that was in the working set when it left;
+//! * a group above its `high` delays it.
+//!
+//! kswapd at work is a stall of the machine. A wait for any other transfer is no stall, nor is a
+//! delay because of dirty pages. Averages and text are the engine's ([`ebb_mm::observe::psi`]). The
+//! times are those of the machine that this one stands for.
 
 use ebb_mm::observe::psi::Psi;
 
-/// What a task does, as pressure sees it.
+/// Activity of a task as pressure sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Doing {
-    /// It waits for something else, or has nothing to do.
+    /// The task waits for something other than memory, or has nothing to do.
     #[default]
     Nothing,
-    /// It runs, or would if a CPU were free.
+    /// The task runs, or would if a CPU were free.
     Works,
-    /// It lacks memory.
+    /// The task lacks memory.
     Stalls,
 }
 
-/// The pressure of the machine, in front, and of each memcg.
+/// Pressure of the machine, in front, and of each memcg.
 #[derive(Debug)]
 pub struct Pressure {
     series: Vec<Psi>,
-    haste: u64,
+    time_scale: u64,
 }
 
-/// One memcg's, or the machine's.
+/// Pressure of one memcg or of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// Whose.
+    /// Name of the memcg, or [`MACHINE`].
     pub name: String,
-    /// As the kernel prints it.
+    /// Text as the kernel prints it.
     pub text: String,
     /// Averages over 10, 60 and 300 s in percent, and microseconds in all: of some, of full.
     pub lines: [([f64; 3], f64); 2],
 }
 
-/// The name of the machine's own reading.
+/// Name of the machine's own reading.
 pub const MACHINE: &str = "machine";
 
 impl Reading {
-    /// Nothing was lost.
+    /// Creates a reading without loss.
     #[must_use]
     pub fn nothing(name: String) -> Self {
         Self { name, text: String::new(), lines: [([0.0; 3], 0.0); 2] }
@@ -50,15 +54,16 @@ impl Reading {
 }
 
 impl Pressure {
-    /// For so many memcgs, on a machine that is so many times faster than the one it stands for.
+    /// Creates the pressure of so many memcgs, on a machine that is `time_scale` times faster than
+    /// the one it stands for.
     #[must_use]
-    pub fn new(memcgs: usize, haste: u64) -> Self {
-        Self { series: vec![Psi::new(0); memcgs + 1], haste: haste.max(1) }
+    pub fn new(memcgs: usize, time_scale: u64) -> Self {
+        Self { series: vec![Psi::new(0); memcgs + 1], time_scale: time_scale.max(1) }
     }
 
-    /// A task of the memcgs `path`, the lowest and all above it, does something else from now on.
+    /// Records that a task does something else from now on. `path` has its memcg and all above it.
     pub fn change(&mut self, now: u64, path: &[usize], from: Doing, to: Doing) {
-        let now = now * self.haste;
+        let now = now * self.time_scale;
         for i in std::iter::once(0).chain(path.iter().map(|i| i + 1)) {
             let psi = &mut self.series[i];
             match (from, to) {
@@ -79,11 +84,11 @@ impl Pressure {
         }
     }
 
-    /// What was lost until now. `names` are those of the memcgs.
+    /// Returns the pressure until now. `names` are those of the memcgs.
     pub fn read(&mut self, now: u64, names: &[String]) -> Vec<Reading> {
         let whose = std::iter::once(MACHINE).chain(names.iter().map(String::as_str));
         let read = |(psi, name): (&mut Psi, &str)| {
-            psi.advance(now * self.haste);
+            psi.advance(now * self.time_scale);
             let line = |line: ebb_mm::observe::psi::Line| {
                 (line.average.map(|x| x as f64 / 100.0), line.total_us as f64)
             };
@@ -106,7 +111,7 @@ mod tests {
     #[test]
     fn a_stall_counts_for_all_above_and_for_nobody_else() {
         let mut p = Pressure::new(3, 1);
-        // Memcg 1 lies below memcg 0; memcg 2 beside them works all the time.
+        // Memcg 1 lies below memcg 0. Memcg 2 beside them works all the time.
         p.change(0, &[1, 0], Doing::Nothing, Doing::Works);
         p.change(0, &[2], Doing::Nothing, Doing::Works);
         p.change(S, &[1, 0], Doing::Works, Doing::Stalls);

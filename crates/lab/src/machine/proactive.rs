@@ -1,4 +1,4 @@
-//! Reclaim on command, as a program does that writes to `memory.reclaim` now and then.
+//! Reclaim on command, as by a program that writes to `memory.reclaim` now and then.
 
 use ebb_mm::lru::scan::DEF_PRIORITY;
 use ebb_mm::reclaim::Proactive;
@@ -8,19 +8,19 @@ use super::mem::Mem;
 use super::sched::{Event, Machine};
 use super::tracepoints::Doer;
 
-/// What is commanded.
+/// A command to reclaim.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// Of which memcg and all below it.
+    /// Memcg to reclaim from, with all below it.
     pub memcg: usize,
-    /// Pages.
+    /// Number of pages to reclaim each time.
     pub pages: u64,
-    /// How often.
+    /// Interval between two reclaims, in nanoseconds.
     pub every_ns: u64,
 }
 
 impl Mem {
-    /// Frees `pages` of a memcg, or has them written, if that can be done.
+    /// Frees `pages` of a memcg, or has them written, as far as that can be done.
     fn reclaim_on_command(&mut self, now: u64, memcg: usize, pages: u64) {
         let mut run = Proactive::new(pages * PAGE_SIZE as u64);
         while let Some(target) = run.next() {
@@ -43,14 +43,15 @@ impl Mem {
             if let Some(tracepoints) = &mut self.out.tracepoints {
                 tracepoints.ends(now, Doer::Command, true, freed);
             }
-            // What is being written goes when that has ended: a later command finds it at the old end.
+            // Pages that are being written go when that has ended. A later command finds them at
+            // the old end.
             run.passed(freed + begun);
         }
     }
 }
 
 impl Machine {
-    /// Has this done from the start of measuring on.
+    /// Adds a command that is carried out from the start of measuring on.
     pub fn command(&mut self, command: Command) {
         self.commands.push(command);
     }
@@ -61,7 +62,7 @@ impl Machine {
         }
     }
 
-    /// Carries out a command. It takes a CPU of its own.
+    /// Carries out a command, on a CPU of its own.
     pub(super) fn carry_out(&mut self, i: usize) {
         let command = self.commands[i];
         self.mem.reclaim_on_command(self.now, command.memcg, command.pages);

@@ -1,11 +1,10 @@
-//! Reclaim on the simulated machine: who does it, how long it takes, and who waits meanwhile.
+//! Reclaim on the simulated machine: which task does it, how long it takes, and which tasks wait.
 //!
-//! A task and kswapd reclaim in batches, as many pages as the kernel takes off a list at a time. Each
-//! happens at one moment of virtual time; what it did is read off the engine's counters and turned into
-//! time by the cost model, and only after that time comes the next. Meanwhile others run: they touch pages,
-//! reclaim, find what was freed, and writes end. The part under the lru lock makes the next batch on
-//! the same lists wait.
-//! Who has to wait for something is in `waits`.
+//! A task and kswapd reclaim in batches, as many pages as the kernel takes off a list at a time.
+//! Each batch happens at one moment of virtual time. The cost model turns the engine's counters for
+//! the batch into time. The next batch follows after that time. Meanwhile other threads run: they
+//! touch pages, reclaim, find freed pages, and writes end. The part under the lru lock makes the
+//! next batch on that lruvec wait. The waits of reclaimers are in `waits`.
 
 use std::sync::Arc;
 
@@ -23,22 +22,22 @@ use super::mem::{Fault, Mem, cx};
 use super::task::{Run, Task, Under};
 use super::tracepoints::Doer;
 
-/// Rounds of reclaim in one fault: those after which hope is given up, and the one that does it.
+/// Most rounds of reclaim in one fault: the rounds after which hope is given up, and one more.
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
 /// Frames looked at for a slot to take back.
 const RECOVER_FRAMES: u32 = 1024;
 
 impl Mem {
-    /// The memcg that has no room for `pages` more, of `memcg` and those above it.
+    /// Returns the memcg that has no room for `pages` more, of `memcg` and those above it.
     pub(super) fn full(&self, memcg: usize, pages: u64) -> Option<usize> {
         let full = self.out.groups.full(MemcgId(memcg as u16 + 1), pages)?;
         Some(usize::from(full.0) - 1)
     }
 
-    /// Looks whether `pages` fit. If they do not, the running task reclaims one batch, and
-    /// `out.patience` says when to try again, or that there is no use in it; `goes_on`: as soon as that
-    /// batch is done with. Returns how many fit, and what it cost.
-    /// `fs`: the task may enter file systems.
+    /// Returns how many of `pages` fit, and the cost in nanoseconds. If they do not fit, the
+    /// running task reclaims one batch. `out.patience` then has the time to try again, or none if
+    /// that is of no use. `goes_on`: the task tries again as soon as that batch is done. `fs`: the
+    /// task may enter file systems.
     pub(super) fn make_room(&mut self, now: u64, memcg: usize, pages: u64, fs: bool) -> (u64, u64) {
         self.out.patience = None;
         if self.still_waits(now) {
@@ -75,7 +74,8 @@ impl Mem {
         (0, took)
     }
 
-    /// The same all in one moment, and without a second try: for what nobody waits for.
+    /// Makes room in one moment and without a second try, for pages that no thread waits for.
+    /// Returns how many fit, and the cost in nanoseconds.
     pub(super) fn make_room_once(&mut self, now: u64, memcg: usize, pages: u64) -> (u64, u64) {
         let full = self.full(memcg, pages);
         if full.is_none() && self.found_frame() {
@@ -86,20 +86,20 @@ impl Mem {
         (if fits { pages } else { 0 }, cost)
     }
 
-    /// Whether there is a frame. It is kept for who asks: given back, it would be in a CPU's set, and
-    /// the next look at the watermark would not count it.
+    /// Returns whether there is a frame, and keeps it for the caller. Given back, it would be in a
+    /// CPU's set, and the next look at the watermark would not count it.
     fn found_frame(&mut self) -> bool {
         self.held = self.alloc();
         self.held.is_some()
     }
 
-    /// What a task does that has reclaimed and looks for room again.
+    /// Decides how a task goes on that has reclaimed and looks for room again.
     fn after_run(&mut self, now: u64, run: &Run, memcg: usize) {
         let task = self.task();
         task.rounds += 1;
         let (rounds, drained) = (task.rounds, task.drained);
         if run.from.is_none() && run.freed > 0 {
-            // At a memcg's limit rounds without progress are counted until there is room.
+            // At a memcg's limit, rounds without progress are counted until there is room.
             task.hope = Hope::default();
         }
         if run.freed > 0 || (run.from.is_some() && self.full(memcg, 1).is_none()) {
@@ -107,43 +107,44 @@ impl Mem {
                 self.goes_on = true;
                 return;
             }
-            // Something is freed each time, and others take it: there is hope.
+            // Each round freed pages and other tasks took them, so there is hope.
             self.task().rounds = 0;
             self.out.patience = Some(now);
             return;
         }
         if run.from.is_none() && !drained {
-            // What other CPUs have in their sets is given back before anybody despairs.
+            // The sets of other CPUs are drained before any task gives up.
             self.task().drained = true;
             self.out.frames.drain_all();
             self.goes_on = true;
             return;
         }
         if let Some(first) = run.first_end {
-            // It has begun writes itself: the first of them to end is worth a look.
+            // The task has begun writes itself. It looks again when the first of them ends.
             self.out.patience = Some(first.max(now));
             return;
         }
         match self.hope(now) {
             Verdict::Retry => self.goes_on = !self.waits_for_progress(now, run),
             Verdict::Wait(ms) => self.begin_wait(now, ms),
-            // Whoever was killed meanwhile may have left enough for two (`__alloc_pages_may_oom` tries once more).
+            // An OOM kill meanwhile may have left enough for two (`__alloc_pages_may_oom` tries
+            // once more).
             Verdict::GiveUp => self.goes_on = self.has_enough(memcg),
         }
     }
 
-    /// Whether there is room after all for the memcg's tasks: a zone is at its high mark.
+    /// Returns whether there is room after all for the memcg's tasks: a zone is at its high mark.
     fn has_enough(&self, memcg: usize) -> bool {
         let fine = |node| self.is_fine(node).0;
         self.full(memcg, 1).is_none() && (0..self.nodes.len()).any(fine)
     }
 
-    /// Whether the running task's last fault found no room.
+    /// Returns whether the running task's last fault found no room.
     pub(super) fn lacks_room(&mut self) -> bool {
         self.task().plan.is_some()
     }
 
-    /// The running task.
+    /// Returns the running task.
     pub(super) fn task(&mut self) -> &mut Task {
         let task = self.out.task;
         if self.tasks.len() <= task {
@@ -152,9 +153,9 @@ impl Mem {
         &mut self.tasks[task]
     }
 
-    /// What a reclaimer that freed nothing may hope for. By the kernel's rule, who waits for file
-    /// pages to be written is what the treatments of dirty pages differ in: 6.18's multi-gen LRU
-    /// goes round without waiting, the classic one and 7.2's wait.
+    /// Judges whether a reclaimer that freed nothing retries, waits or gives up, by the kernel's
+    /// rule. The treatments of dirty pages differ in the wait for file pages to be written. The
+    /// multi-gen LRU of 6.18 retries without waiting. The classic LRU and 7.2's wait.
     fn hope(&mut self, now: u64) -> Verdict {
         let files = self.out.cache.writing();
         let count = |e| self.stat.get(e);
@@ -164,12 +165,12 @@ impl Mem {
             pending: self.out.writes.pending() + self.out.cache.dirty(),
         };
         let waits = self.tun.dirty != Dirty::K618 || self.out.writes.pending() > files;
-        let (rule, now_ms) = (self.tun.reclaim.oom, now * self.haste.max(1) / 1_000_000);
+        let (rule, now_ms) = (self.tun.reclaim.oom, now * self.time_scale.max(1) / 1_000_000);
         self.task().hope.judge(rule, now_ms, 0, &seen, waits)
     }
 
-    /// Direct reclaim in a task, from one memcg or from all, in one moment. Returns pages freed, and
-    /// what it cost.
+    /// Does direct reclaim in a task, from one memcg or from all, in one moment. Returns the pages
+    /// freed, and the cost in nanoseconds.
     pub(super) fn direct(&mut self, now: u64, memcg: Option<usize>) -> (u64, u64) {
         let mut run = self.begin_run(now, memcg);
         let mut cost = 0;
@@ -199,7 +200,7 @@ impl Mem {
         Run::new(from, scan::task_target(size, &self.tun))
     }
 
-    /// A task's run is over.
+    /// Records the end of a task's run in the tracepoints.
     pub(super) fn note_end(&mut self, now: u64, task: usize, run: &Run) {
         let doer = Doer::Task(task, self.out.cpu);
         if let Some(tracepoints) = &mut self.out.tracepoints {
@@ -207,8 +208,8 @@ impl Mem {
         }
     }
 
-    /// One batch of a run, or the rest of a pass if it is not `timed`. Returns what it cost, and whether
-    /// the run is over.
+    /// Does one batch of a run, or the rest of a pass if it is not `timed`. Returns the cost, and
+    /// whether the run is over.
     fn batch(&mut self, now: u64, run: &mut Run, timed: bool) -> (u64, bool) {
         let by_batch = self.notes_by_batch();
         let mut cost = 0;
@@ -232,7 +233,7 @@ impl Mem {
             self.out.no_fs = false;
             self.note_isolated(now, node, now + cost, under.sc.scanned - scanned);
             if by_batch {
-                self.nodes[node].desk.note(&under.sc.met.since(&before));
+                self.nodes[node].wake_requests.note(&under.sc.met.since(&before));
                 cost += self.wait_if_congested(run.from, node);
             }
             run.freed += under.freed - freed;
@@ -256,7 +257,7 @@ impl Mem {
             self.note_freed(run.freed, run.target, self.memcgs.len() * self.nodes.len());
             self.tell_of_progress(run);
             if run.direct.reclaimed() > 0 {
-                self.nodes.iter().for_each(|n| n.desk.progress());
+                self.nodes.iter().for_each(|n| n.wake_requests.progress());
             }
             if !by_batch {
                 cost += self.wait_if_congested(run.from, self.here());
@@ -266,12 +267,14 @@ impl Mem {
         (cost, over)
     }
 
-    /// Whether each batch over the lists tells of the node, not a pass of kswapd.
+    /// Returns whether each batch over the lists notes the state of the node. Otherwise a pass of
+    /// kswapd does.
     pub(super) fn notes_by_batch(&self) -> bool {
         self.tun.lru == LruKind::Classic && self.tun.reclaim.notes == NodeNotes::Batch
     }
 
-    /// One pass at the priority in `sc`, in one moment. Returns what it cost; `out.freed` is its yield.
+    /// Does one pass at the priority in `sc`, in one moment. Returns the cost. `out.freed` is the
+    /// yield.
     pub fn shrink(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) -> u64 {
         self.begin_reclaim(now);
         let mut under = Under::new(sc.clone(), (self.here(), self.nodes.len()), false);
@@ -285,7 +288,7 @@ impl Mem {
         cost
     }
 
-    /// Before the first pass of a run.
+    /// Prepares the first pass of a run.
     pub(super) fn begin_reclaim(&mut self, now: u64) {
         self.recover_slots(now);
         let cx = cx!(self, now);
@@ -297,7 +300,8 @@ impl Mem {
         }
     }
 
-    /// Goes on with a pass: a batch of it if `timed`, or to its end on the node it is at. Returns what that cost.
+    /// Goes on with a pass: a batch of it if `timed`, or to its end on the current node. Returns
+    /// the cost.
     pub(super) fn pass_on(
         &mut self,
         now: u64,
@@ -324,7 +328,8 @@ impl Mem {
         if done {
             under.node = ((node + 1) % self.nodes.len(), left - 1);
             if left > 1 && self.tun.lru == LruKind::Classic {
-                // Of each node as much is wanted (`shrink_node`); generations count what all have given.
+                // The target holds for each node (`shrink_node`). Generations count what all nodes
+                // have given.
                 under.sc.reclaimed = 0;
             }
         }
@@ -333,7 +338,7 @@ impl Mem {
 
     fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, under: &mut Under) {
         let (sc, node) = (&mut under.sc, under.node.0);
-        // With swap full, pages whose copy is there already can still go.
+        // With swap full, pages that have a copy in swap already can still go.
         let room = self.out.stored.has_room() || self.out.stored_here;
         sc.may_swap &= room;
         sc.lift = if memcg.is_some() { self.memcg_lift } else { self.lift };
@@ -375,8 +380,8 @@ impl Mem {
         }
     }
 
-    /// Works out how much of each memcg is spared in reclaim from `top`; `forced`: soft protection does
-    /// not count. Whether any is spared for that alone.
+    /// Computes how much of each memcg is spared in reclaim from `top`. With `forced` soft
+    /// protection does not count. Returns whether any memcg is spared for soft protection alone.
     pub(super) fn protect(&mut self, top: Option<usize>, forced: bool) -> bool {
         self.protection.resize(self.memcgs.len(), Protection::default());
         if !self.out.groups.any_protected() {
@@ -401,8 +406,9 @@ impl Mem {
         spared
     }
 
-    /// A task whose memcg, or one above it, is above its `high` reclaims there, and is held the longer
-    /// the further above it that is. Who still waits for room has been charged nothing, and is not held on top.
+    /// Reclaims in a task whose memcg, or one above it, is above its `high`, and delays the task.
+    /// The delay grows with the excess. A task that still waits for room has been charged nothing,
+    /// and gets no delay on top.
     pub(super) fn hold_above_high(&mut self, now: u64, memcg: usize, fault: Fault) -> Fault {
         let group = MemcgId(memcg as u16 + 1);
         let lacks_room = self.lacks_room() || matches!(fault, Fault::NoMemory(_) | Fault::Again(_));
@@ -432,7 +438,8 @@ impl Mem {
         Fault::Wait { until_ns: until.max(now + cost_ns) + delay, cost_ns }
     }
 
-    /// Whether all files and all free frames of a node would not balance it: files are left alone then.
+    /// Returns whether all files and all free frames of a node would not balance it. Reclaim then
+    /// leaves files alone.
     fn files_are_few(&self, node: usize) -> bool {
         let files: u64 = self.lists(Some(node)).map(|l| l.lruvec.total(LruType::File)).sum();
         let zones = self.out.frames.zones().iter().map(|z| z.state());
@@ -440,26 +447,27 @@ impl Mem {
         files <= high && files + self.free_on(Some(node)) <= high
     }
 
-    /// Ends a run of reclaim, from one node or from all: the classic LRU begins anew to look whether any page
-    /// comes back among the young.
+    /// Ends a run of reclaim, from one node or from all. The classic LRU then begins anew to look
+    /// for refaults among the young.
     pub(super) fn end_reclaim(&self, node: Option<usize>) {
         self.lists(node).for_each(|l| l.lruvec.end_reclaim());
     }
 
-    /// Ends a run of the kswapd of a node. A task frees 32 pages in a run on any machine, kswapd a share of memory: on the
-    /// machine that this one stands for so many times as many pages come back in one, and so this many runs here
-    /// are one there. One in which it found nothing to free is as long here.
+    /// Ends a run of the kswapd of a node. A task frees 32 pages in a run on any machine, kswapd a
+    /// share of memory. On the machine that this one stands for, one run frees `time_scale` times
+    /// as many pages. So that many runs here count as one there. A run that found nothing to free
+    /// counts as one on both.
     pub(super) fn end_kswapd_run(&mut self, node: usize, freed: u64) {
         let runs = &mut self.nodes[node].runs;
         *runs += 1;
-        if freed == 0 || *runs >= self.haste {
+        if freed == 0 || *runs >= self.time_scale {
             *runs = 0;
             self.end_reclaim(Some(node));
         }
     }
 
     /// Takes slots back from resident pages while swap is more than half full, as the kernel does
-    /// when it looks for a free one: some frames further each time.
+    /// when it looks for a free one. Each call begins where the last one ended.
     fn recover_slots(&mut self, now: u64) {
         let full = self.out.swap.is_some() && self.out.stored.is_scarce();
         self.out.stored_here = false;
@@ -468,7 +476,8 @@ impl Mem {
         }
         let frames = self.folios.frames();
         for looked in 0..frames {
-            // More of them when there is no other way to store anything; the next call goes on.
+            // Looks at more frames when there is no other way to store anything. The next call goes
+            // on.
             let enough = self.out.stored.has_room() || looked >= 8 * RECOVER_FRAMES;
             if looked >= RECOVER_FRAMES && enough {
                 break;
@@ -496,8 +505,8 @@ impl Mem {
         }
     }
 
-    /// When a task that found nothing to reclaim tries again; none if nothing will change by
-    /// waiting.
+    /// Returns when a task that found nothing to reclaim tries again, or none if waiting changes
+    /// nothing.
     pub(super) fn next_write(&self) -> Option<u64> {
         self.out.patience
     }

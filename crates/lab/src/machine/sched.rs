@@ -1,9 +1,10 @@
-//! The clock: which thread runs where and when, who waits for what, and kswapd.
+//! The clock and the scheduler: which thread runs where and when, and what each thread waits for.
 //!
 //! Invariants
-//! * SCHED-1: a thread is in exactly one place: on a CPU (an event `Run`), in the queue of those that
-//!   could run, waiting (an event `Wake`, a barrier, the start), or ended.
-//! * SCHED-2: events happen in the order of their times; of equals in the order they were asked for.
+//! * SCHED-1: a thread is in exactly one state. It is on a CPU (an event `Run`), in the queue of
+//!   runnable threads, waiting (an event `Wake`, a barrier, the start), or ended.
+//! * SCHED-2: events happen in the order of their times. Of events at one time the one that was
+//!   asked for first happens first.
 //! * SCHED-3: a CPU runs one thread at a time.
 
 use std::cmp::Reverse;
@@ -26,13 +27,13 @@ use super::proactive::Command;
 use super::tracepoints::Doer;
 use crate::workload::{KINDS, Program, Step};
 
-/// How far a thread runs ahead of the clock through pages that are there.
+/// Most nanoseconds that a thread runs ahead of the clock through pages that are in memory.
 pub const SLICE_NS: u64 = 50_000;
-/// How long a thread keeps a CPU that others wait for.
+/// Nanoseconds that a thread keeps a CPU for which others wait.
 const QUANTUM_NS: u64 = 1_000_000;
-/// Looks at the machine that are kept.
+/// Most samples of the machine that are kept.
 pub(super) const SAMPLES_MAX: usize = 240;
-/// A run that takes longer than this in virtual time has gone wrong.
+/// Longest virtual time of a run in nanoseconds. A longer run has gone wrong.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,9 +44,9 @@ pub(super) enum Event {
     },
     Wake(usize),
     WriteDone(u32),
-    /// A task is through with reclaim that it began at the time that is told.
+    /// A task has finished the reclaim that it began at the given time.
     Reclaimed(usize, u64),
-    /// Of a node, and which of its turns.
+    /// A turn of the kswapd of a node: node, number of the turn.
     Kswapd(usize, u64),
     Flusher(u64),
     Command(usize),
@@ -61,34 +62,34 @@ pub(super) struct Thread {
     pub(super) op_start_ns: u64,
     pub(super) ran_ns: u64,
     pub(super) measured: bool,
-    /// Operations done.
+    /// Number of operations done.
     pub(super) ops: u64,
     pub(super) ended: bool,
-    /// The space that dies with it when memory runs out.
+    /// Address space that ends with the thread when memory runs out.
     pub(super) home: usize,
-    /// What it waits for, if it does.
+    /// State or wait of the thread, for error messages.
     pub(super) waits_for: &'static str,
     pub(super) doing: Doing,
-    /// When it last began to reclaim.
+    /// Time at which the thread last began to reclaim.
     pub(super) reclaims: u64,
-    /// The step whose write was counted.
+    /// Index of the step whose write was counted.
     pub(super) counted: usize,
-    /// Its record in a log that it waits for; 0 if it does not.
+    /// Record in a log for which the thread waits; 0 if it waits for none.
     pub(super) record: u64,
-    /// Since when there is no memory for the page that it is at.
+    /// Time since which there is no memory for the page that the thread touches.
     pub(super) short_since: Option<u64>,
 }
 
-/// How long a run may take.
+/// Limits of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
-    /// Virtual time in which no measured thread gets on: the run has gone wrong.
+    /// Virtual time without progress of a measured thread after which the run has failed.
     pub ns: u64,
-    /// The same in events.
+    /// Number of events without progress of a measured thread after which the run has failed.
     pub events: u64,
-    /// Events at one moment: the same.
+    /// Number of events at one moment after which the run has failed.
     pub at_once: u64,
-    /// Events and virtual time in all, after which it is ended, as it is at its limit.
+    /// Events and virtual time in all after which the run ends. That is no failure.
     pub all: (u64, u64),
 }
 
@@ -103,16 +104,16 @@ impl Default for Patience {
     }
 }
 
-/// Since when no measured thread has got on.
+/// Time and events since a measured thread last made progress.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Quiet {
     pub(super) since_ns: u64,
     pub(super) events: u64,
 }
 
-/// The machine.
+/// The simulated machine.
 pub struct Machine {
-    /// Its memory.
+    /// Memory of the machine.
     pub mem: Mem,
     pub(super) heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
     pub(super) asked: u64,
@@ -134,7 +135,7 @@ pub struct Machine {
     pub(super) sample_ns: u64,
     pub(super) limit_ns: u64,
     pub(super) stopped: bool,
-    /// Why it cannot go on.
+    /// Reason for which the run cannot go on.
     pub(super) failed: Option<&'static str>,
     pub(super) quiet: Quiet,
     pub(super) events: u64,
@@ -148,10 +149,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with `cpus` CPUs and no threads.
+    /// Creates a machine with `cpus` CPUs and no threads.
     #[must_use]
     pub fn new(mem: Mem, cpus: usize) -> Self {
-        let pressure = Pressure::new(mem.memcgs.len(), mem.haste);
+        let pressure = Pressure::new(mem.memcgs.len(), mem.time_scale);
         let kswapds = mem.nodes.iter().map(|_| Kswapd::default()).collect();
         Self {
             mem,
@@ -188,12 +189,12 @@ impl Machine {
         }
     }
 
-    /// Names the memcgs, for reports.
+    /// Sets the names of the memcgs, for reports.
     pub fn set_names(&mut self, names: Vec<String>) {
         self.names = names;
     }
 
-    /// A thread does something else from now on.
+    /// Records that a thread does something else from now on.
     pub(super) fn does(&mut self, id: usize, doing: Doing) {
         let was = std::mem::replace(&mut self.threads[id].doing, doing);
         if was != doing {
@@ -204,29 +205,30 @@ impl Machine {
         }
     }
 
-    /// kswapd begins to work, or ends.
+    /// Records that kswapd begins to work, or ends.
     pub(super) fn kswapd_works(&mut self, works: bool) {
         let (from, to) = (Doing::Nothing, Doing::Stalls);
         let (from, to) = if works { (from, to) } else { (to, from) };
         self.pressure.change(self.now, &[], from, to);
     }
 
-    /// Ends the run this long after the start, whoever still works.
+    /// Sets the time after the start at which the run ends, even if threads still work.
     pub fn set_limit_ns(&mut self, limit_ns: u64) {
         self.limit_ns = limit_ns;
     }
 
-    /// Gives the run up when no measured thread gets on for so long.
+    /// Sets the limits after which the run is given up.
     pub fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
     }
 
-    /// Looks at the machine this often once measuring has begun.
+    /// Sets the interval between samples once measuring has begun.
     pub fn set_sample_ns(&mut self, sample_ns: u64) {
         self.sample_ns = sample_ns;
     }
 
-    /// Adds a thread. The run ends when every measured one has; others run as long as that.
+    /// Adds a thread. The run ends when every measured thread has ended. Other threads run until
+    /// then.
     pub fn add_thread(&mut self, program: Box<dyn Program>, home: usize, measured: bool) {
         let thread = self.threads.len();
         self.threads.push(Thread {
@@ -256,7 +258,7 @@ impl Machine {
         self.heap.push(Reverse((time, self.asked, event)));
     }
 
-    /// Marks a moment of the run for who keeps a record of reclaim.
+    /// Marks a moment of the run in the tracepoints, if they are recorded.
     pub(super) fn mark(&mut self, t: u64, what: &str) {
         let doer = Doer::Task(self.mem.out.task, self.mem.out.cpu);
         if let Some(tracepoints) = &mut self.mem.out.tracepoints {
@@ -264,10 +266,10 @@ impl Machine {
         }
     }
 
-    /// Runs to the end.
+    /// Runs the machine to the end.
     ///
     /// # Errors
-    /// Threads that wait for each other for good, or a run without end.
+    /// Threads wait for each other for good, or the run does not end.
     pub fn run(mut self) -> Result<(Outcome, Mem, u64), String> {
         while self.ended < self.measured && !self.stopped {
             let Some(Reverse((time, _, event))) = self.heap.pop() else {
@@ -276,7 +278,7 @@ impl Machine {
             if let Some(why) = self.failed {
                 return Err(format!("{why}: {}", self.who_waits()));
             }
-            // The clock may be ahead of the event: by what a thread has run ahead.
+            // A thread runs ahead of the clock, so the clock may be later than the event.
             self.at_once = if time > self.moment { 0 } else { self.at_once + 1 };
             self.moment = time;
             self.now = time;
@@ -306,7 +308,7 @@ impl Machine {
                 }
                 Event::Kswapd(node, turn) => self.kswapd(node, turn),
                 Event::Flusher(turn) if turn == self.flush_turn => self.flush(),
-                // It was asked for earlier, and that was done.
+                // The flusher was asked for an earlier time and has run then.
                 Event::Flusher(_) => {}
                 Event::Command(i) => self.carry_out(i),
                 Event::Sample => self.sample(),
@@ -321,7 +323,7 @@ impl Machine {
         Ok((outcome, self.mem, now))
     }
 
-    /// What the threads that have not ended wait for, and what memory looks like.
+    /// Describes what the threads that have not ended wait for, and the state of memory.
     fn who_waits(&self) -> String {
         let mut counts = std::collections::BTreeMap::new();
         for t in self.threads.iter().filter(|t| !t.ended) {
@@ -339,7 +341,7 @@ impl Machine {
         )
     }
 
-    /// A thread got on.
+    /// Records that a thread made progress.
     pub(super) fn moves(&mut self, id: usize) {
         self.note_short(id, self.now, false);
         let thread = &mut self.threads[id];
@@ -349,7 +351,7 @@ impl Machine {
         }
     }
 
-    /// Turns what memory did into events.
+    /// Turns the actions of memory into events.
     pub(super) fn after(&mut self) {
         if !self.mem.out.started.is_empty() {
             for (done, pfn) in std::mem::take(&mut self.mem.out.started) {
@@ -377,7 +379,7 @@ impl Machine {
         }
     }
 
-    /// Writes under way end before the last look at the books.
+    /// Ends the writes under way before the counts are checked.
     fn finish_writes(&mut self) {
         while let Some(Reverse((time, _, event))) = self.heap.pop() {
             if let Event::WriteDone(pfn) = event {
@@ -391,7 +393,7 @@ impl Machine {
             return;
         }
         self.does(thread, Doing::Works);
-        // The CPU that has been free the longest; of equals the lowest.
+        // Takes the CPU that has been free the longest. Of equals it takes the lowest.
         let best = (0..self.idle.len()).min_by_key(|&i| self.idle[i]);
         match best {
             Some(i) => {
@@ -404,7 +406,7 @@ impl Machine {
         }
     }
 
-    /// A CPU is free from `at` on.
+    /// Gives a CPU that is free from `at` on to the next runnable thread.
     pub(super) fn release(&mut self, cpu: usize, at: u64) {
         while let Some(thread) = self.queue.pop_front() {
             if !self.threads[thread].ended {
@@ -417,7 +419,7 @@ impl Machine {
         self.idle.push((at, cpu));
     }
 
-    /// The thread waits until `until`, having worked until `at`.
+    /// Lets a thread that has worked until `at` wait until `until`.
     pub(super) fn block(&mut self, cpu: usize, thread: usize, at: u64, until: u64) {
         let stalls = std::mem::take(&mut self.mem.stalls);
         self.threads[thread].reclaims = u64::MAX;
@@ -435,8 +437,8 @@ impl Machine {
             return;
         }
         if self.threads[id].ran_ns >= QUANTUM_NS && !self.queue.is_empty() {
-            // Here and not where a slice ends, which is ahead of the clock: a CPU that is free before
-            // then would take the thread back in time.
+            // The thread gives way here and not at the end of a slice, which is ahead of the clock.
+            // A CPU that is free before then would take the thread back in time.
             self.queue.push_back(id);
             self.release(cpu, t);
             return;
@@ -532,12 +534,13 @@ impl Machine {
         }
     }
 
-    /// Whether something else comes before `t`.
+    /// Returns whether another event comes before `t`.
     pub(super) fn ahead(&self, t: u64) -> bool {
         self.heap.peek().is_some_and(|Reverse((time, ..))| *time < t)
     }
 
-    /// The end of a slice: lets others run if there are any. True if the thread's next slice is an event.
+    /// Ends a slice and lets other events or threads run if there are any. Returns true if the
+    /// thread's next slice is an event.
     fn pause(&mut self, cpu: usize, id: usize, t: u64) -> bool {
         let ran = &mut self.threads[id].ran_ns;
         *ran += t.saturating_sub(self.now);
@@ -555,7 +558,7 @@ mod tests {
     use super::super::testing::{Told, machine};
     use super::*;
 
-    /// Sleeps again and again.
+    /// A program that sleeps again and again.
     struct Sleeper;
 
     impl Program for Sleeper {
@@ -564,7 +567,7 @@ mod tests {
         }
     }
 
-    /// Works, and tells when each operation began.
+    /// A program that works and marks the end of each operation.
     struct Worker(u32);
 
     impl Program for Worker {
@@ -584,13 +587,14 @@ mod tests {
         }
         m.begun_ns = Some(0);
         let (outcome, _, now) = m.run().unwrap();
-        // Five times 14 ms on two CPUs; an operation that began after it ended would be endless.
+        // The work is five times 14 ms on two CPUs. An operation that began after its end would be
+        // endless.
         assert!((35_000_000..37_000_000).contains(&now), "{now}");
         let longest = outcome.latency[0].quantile(1.0);
         assert!((7_000..10_000_000).contains(&longest), "{longest}");
     }
 
-    /// Loads for so long, then works for a while.
+    /// A program that loads for so long, then does so many operations.
     struct Loader(u32, u32);
 
     impl Program for Loader {
@@ -607,7 +611,8 @@ mod tests {
 
     #[test]
     fn threads_in_the_background_neither_begin_the_measuring_nor_wait_for_it_for_ever() {
-        // Two in the background are first at the start, one is last; those measured come between.
+        // Two background threads reach the start first, one reaches it last. The measured thread
+        // comes between.
         let mut m = machine();
         for (load, measured) in
             [(1_000, false), (1_000, false), (5_000_000, true), (9_000_000, false)]
@@ -622,9 +627,9 @@ mod tests {
     fn timers_of_a_scaled_machine_run_as_much_faster() {
         let mut m = machine();
         assert_eq!(m.mem.timer(100_000_000), 100_000_000);
-        m.mem.haste = 512;
+        m.mem.time_scale = 512;
         assert_eq!(m.mem.timer(100_000_000), 195_312);
-        // No shorter than a device takes, and never longer than they were.
+        // A scaled timer is no shorter than a device takes, and never longer than it was before.
         assert_eq!((m.mem.timer(1_000_000), m.mem.timer(50_000)), (100_000, 50_000));
     }
 
@@ -635,7 +640,7 @@ mod tests {
         alone.add_thread(Box::new(wait()), 0, true);
         let error = alone.run().unwrap_err();
         assert!(error.starts_with("nothing will wake anybody: threads: 1 at a barrier"), "{error}");
-        // Somebody else who goes on for ever does not hide it.
+        // Another thread that goes on for ever does not hide the stall.
         let mut both = machine();
         both.add_thread(Box::new(wait()), 0, true);
         both.add_thread(Box::new(wait()), 0, true);

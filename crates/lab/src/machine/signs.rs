@@ -1,10 +1,12 @@
-//! Signs of trouble: what a run shows beside its figures, for who looks for bugs.
+//! Signs of trouble: records of a run beside its figures, for the search for bugs.
 //!
-//! Each is noted where it happens, over the whole run, and changes nothing.
+//! Each sign is recorded where it happens, over the whole run, and changes nothing.
 //!
 //! * Sleep: [`early`](Signs::early), [`idle`](Signs::idle), [`wake_ns`](Signs::wake_ns).
-//! * What reclaim takes: [`over`](Signs::over), [`needless`](Signs::needless), [`below_min`](Signs::below_min).
-//! * Who waits or dies for it: [`short_ns`](Signs::short_ns), [`spared`](Signs::spared).
+//! * Pages that reclaim takes: [`over`](Signs::over), [`needless`](Signs::needless),
+//!   [`below_min`](Signs::below_min).
+//! * Tasks that wait or die for want of memory: [`short_ns`](Signs::short_ns),
+//!   [`spared`](Signs::spared).
 
 use ebb_mm::folio::{LruType, MemcgId};
 use ebb_mm::frame::{Order, ZoneItem};
@@ -35,36 +37,43 @@ impl Part {
     }
 }
 
-/// What was seen.
+/// Signs of trouble in a run.
 #[derive(Clone, Default, Debug)]
 pub struct Signs {
-    /// Sleeps that kswapd began while no zone of its node was in balance and the node was not given up.
+    /// Number of sleeps that kswapd began while no zone of its node was in balance and the node was
+    /// not given up.
     pub early: u64,
-    /// Most steps that kswapd took in a row, each begun with a node in balance and nothing to work off.
+    /// Most steps that kswapd took in a row, each begun with a node in balance and nothing to work
+    /// off.
     pub idle: u64,
-    /// The longest time from a wake-up of kswapd to its next step.
+    /// Longest time from a wake-up of kswapd to its next step, in nanoseconds.
     pub wake_ns: u64,
-    /// Pages freed by a run of a task or a pass of kswapd, of those that it was asked for, its lists' batches included.
+    /// Pages freed by a run of a task or a pass of kswapd, of the pages it was asked for. That
+    /// number includes the batches of its lists.
     pub over: Part,
-    /// Pages of a node's highest zone taken for the sake of all while more than twice its high mark was free there.
+    /// Pages that reclaim from all memcgs took from a node, while more than twice the high mark was
+    /// free in its highest zone.
     pub needless: u64,
-    /// Pages by which a memcg was taken below its `min` for the sake of others, of that `min`.
+    /// Pages that reclaim from all memcgs took from a memcg below its `min`, of that `min`.
     pub below_min: Part,
-    /// The longest time that a task had no memory for one page.
+    /// Longest time that a task had no memory for one page, in nanoseconds.
     pub short_ns: u64,
-    /// When a process was killed: pages that could still have gone, of all pages of whoever ran out of memory.
+    /// When a process was killed: pages that could still have gone, of all pages of the memcg that
+    /// ran out of memory.
     pub spared: Part,
     /// Operations of measured threads by memcg.
     pub shares: Vec<u64>,
 }
 
-/// Pages that a list may give beyond what was asked: a batch of each of its kinds, and those of the pagevecs.
+/// Pages that a list may give beyond the request: a batch of each of its kinds, and those of the
+/// pagevecs.
 const LIST_SLACK: u64 = 4 * 64;
-/// The same for a zone's high mark.
+/// Pages that may be free beyond twice a zone's high mark.
 const ZONE_SLACK: u64 = 256;
 
 impl Mem {
-    /// Whether one of the node's zones is in balance, and whether none has a boost to work off.
+    /// Returns whether one of the node's zones is in balance, and whether none has a boost to work
+    /// off.
     pub(super) fn is_fine(&self, node: usize) -> (bool, bool) {
         let node = self.frames_of(node);
         let highest = node.classes() - 1;
@@ -72,7 +81,8 @@ impl Mem {
         (node.balanced(Order::ZERO, highest), calm)
     }
 
-    /// A run or pass that was to free `target` pages from each of so many lists has freed so many.
+    /// Records that a run or pass has freed `freed` pages. It was to free `target` from each of so
+    /// many lists.
     pub(super) fn note_freed(&mut self, freed: u64, target: u64, lists: usize) {
         if freed > target {
             let of = lists as u64 * (target + LIST_SLACK);
@@ -80,7 +90,7 @@ impl Mem {
         }
     }
 
-    /// So many pages of a node were taken for the sake of all.
+    /// Records that reclaim from all memcgs took so many pages of a node.
     pub(super) fn note_taken(&mut self, node: usize, freed: u64) {
         let zones = self.out.frames.zones().iter().map(|z| z.state());
         let Some(top) = zones.filter(|z| z.node() == node).max_by_key(|z| z.class()) else {
@@ -92,7 +102,7 @@ impl Mem {
         }
     }
 
-    /// A process is killed since a task of this memcg has found no memory.
+    /// Records that a process is killed because a task of this memcg has found no memory.
     pub(super) fn note_kill(&mut self, memcg: usize) {
         let top = self.full(memcg, 1);
         let within = |id: usize| {
@@ -114,12 +124,12 @@ impl Mem {
 }
 
 impl Outflow {
-    /// A page of this group is taken for the sake of all.
+    /// Records that reclaim from all memcgs takes a page of this group.
     pub(super) fn note_protected(&mut self, group: MemcgId) {
         let knobs = self.groups.knobs(group);
         let usage = self.groups.usage(group);
         let below = knobs.min.saturating_sub(usage);
-        // What lies in another group has no more than that leaves it.
+        // Memory of a group below another has no more protection than that one leaves it.
         if below > 0 && knobs.high == UNLIMITED && self.groups.path(group).count() == 1 {
             self.below_min.keep(Part { pages: below, of: knobs.min });
         }
@@ -127,7 +137,7 @@ impl Outflow {
 }
 
 impl Machine {
-    /// The thread has no memory for the page that it is at, or has it now.
+    /// Records whether the thread lacks memory for the page that it touches.
     pub(super) fn note_short(&mut self, id: usize, t: u64, short: bool) {
         let since = &mut self.threads[id].short_since;
         if short {
@@ -137,7 +147,7 @@ impl Machine {
         }
     }
 
-    /// What was seen until now.
+    /// Returns the signs until now.
     pub(super) fn signs(&mut self, now: u64) -> Signs {
         for id in 0..self.threads.len() {
             if !self.threads[id].ended {

@@ -1,8 +1,8 @@
 //! Caches beside the page lists on the simulated machine: inodes, names of files.
 //!
-//! Every pass over the lists of the node looks through a share of them ([`ebb_mm::reclaim::slab`]), and takes
-//! the longer for it. What is freed of them is made again at once, so there are as many objects all the time, and
-//! the memory they take is not counted.
+//! Every pass over the lists of the node looks through a share of the caches
+//! ([`ebb_mm::reclaim::slab`]), and takes longer for it. Freed objects are made again at once. So
+//! the number of objects is constant, and their memory is not counted.
 
 use ebb_mm::observe::vmstat::Event;
 use ebb_mm::reclaim::{Shrinker, SlabPass};
@@ -12,13 +12,13 @@ use serde::Deserialize;
 use super::mem::Mem;
 use super::task::Under;
 
-/// What there is of it.
+/// Size of the slab caches, and the cost of a scan.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SlabSpec {
-    /// Objects.
+    /// Number of objects in the caches.
     pub objects: u64,
-    /// Time to look at one.
+    /// Time to scan one object, in nanoseconds.
     #[serde(default = "object_ns")]
     pub object_ns: u64,
 }
@@ -28,16 +28,16 @@ fn object_ns() -> u64 {
 }
 
 impl SlabSpec {
-    /// The share of each of so many nodes.
+    /// Returns the share of each of so many nodes.
     #[must_use]
     pub fn of_nodes(self, nodes: u64) -> Self {
         Self { objects: self.objects.div_ceil(nodes), ..self }
     }
 
-    /// Says what of it makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// No object, or more, or slower to look at, than any machine has.
+    /// There is no object, or there are more than any machine has, or they are slower to look at.
     pub fn check(&self) -> Result<(), String> {
         if self.objects == 0 || self.objects > 1_000_000_000 {
             return Err(format!("objects = {}: expected 1 to 1000000000", self.objects));
@@ -49,7 +49,7 @@ impl SlabSpec {
     }
 }
 
-/// It at work.
+/// The caches of a node at work.
 #[derive(Debug)]
 pub struct Slab {
     spec: SlabSpec,
@@ -57,7 +57,7 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// As the scenario says.
+    /// Creates the caches of a node.
     #[must_use]
     pub fn new(spec: SlabSpec) -> Self {
         Self { spec, shrinker: Shrinker::default() }
@@ -65,7 +65,8 @@ impl Slab {
 }
 
 impl Mem {
-    /// A pass over the node's lists is over: its share of the caches. Returns the time that takes.
+    /// Looks through a share of the node's caches after a pass over its lists. Returns the time
+    /// that takes.
     pub(super) fn shrink_slab(&mut self, under: &Under) -> u64 {
         let (sc, node) = (&under.sc, under.node.0);
         let left: u64 = self.lists(Some(node)).map(|l| l.lruvec.eligible(sc.zone)).sum();

@@ -1,51 +1,52 @@
-//! Where virtual time went.
+//! Totals of virtual time by purpose.
 
-/// Time spent by kind, and things counted that vmstat has no name for.
+/// Time spent by purpose, and counts for which vmstat has no name.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Spent {
-    /// Faults, without reclaim and device.
+    /// Nanoseconds in faults, without reclaim and device.
     pub fault_ns: u64,
-    /// Reclaim by tasks, waiting for locks included.
+    /// Nanoseconds of reclaim by tasks, with waits for locks.
     pub direct_ns: u64,
-    /// Of that, waits for a congested disk.
+    /// The part of `direct_ns` that is waits for a congested disk.
     pub congested_ns: u64,
-    /// Tasks' processor time in the kernel (`sys` of `time`): faults with the reclaim they do, reads and writes
-    /// through descriptors, giving memory back. kswapd, the flusher and changes of the running task are left out.
+    /// Tasks' processor time in the kernel, in nanoseconds (`sys` of `time`): faults with their
+    /// reclaim, reads and writes through descriptors, freeing memory. kswapd, the flusher and
+    /// context switches are left out.
     pub system_ns: u64,
-    /// Reclaim by kswapd.
+    /// Nanoseconds of reclaim by kswapd.
     pub kswapd_ns: u64,
-    /// Waiting for lru locks.
+    /// Nanoseconds of waits for lru locks.
     pub lock_wait_ns: u64,
-    /// Holding lru locks.
+    /// Nanoseconds for which lru locks were held.
     pub lock_hold_ns: u64,
-    /// Tasks' waits for room: for writes that reclaim began, or for others.
+    /// Nanoseconds of tasks' waits for room: for writes that reclaim began, or for others.
     pub room_ns: u64,
-    /// Reads that met the mark of a window, or what passes for one.
+    /// Number of reads that met the mark of a window, or a page that passes for marked.
     pub marks_met: u64,
-    /// Of these, marks that are none: the page is to be freed once it is written.
+    /// Number of `marks_met` that are no marks: the page is to be freed once it is written.
     pub false_marks: u64,
-    /// Pages read because of those.
+    /// Number of pages read because of `false_marks`.
     pub false_ahead: u64,
-    /// Time that tasks were held for a memcg above its `high`.
+    /// Nanoseconds for which tasks were delayed because a memcg was above its `high`.
     pub high_ns: u64,
-    /// Direct reclaim runs.
+    /// Number of direct reclaim runs.
     pub direct_runs: u64,
-    /// Of these, those after which the task waited for progress.
+    /// Number of direct reclaim runs after which the task waited for progress.
     pub progress_waits: u64,
-    /// Tasks' time for adding up the counters of memcgs.
+    /// Tasks' time for adding up the counters of memcgs, in nanoseconds.
     pub flush_ns: u64,
-    /// Pages mapped around a fault.
+    /// Number of pages mapped around a fault.
     pub around: u64,
-    /// Time that a log had a writer.
+    /// Nanoseconds for which a log had a writer.
     pub log_ns: u64,
-    /// How often it was written.
+    /// Number of writes of a log.
     pub log_writes: u64,
-    /// For how many records that was.
+    /// Number of records in the writes of logs.
     pub log_records: u64,
 }
 
 impl Spent {
-    /// What was spent after `before`.
+    /// Returns the difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {

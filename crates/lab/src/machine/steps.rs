@@ -1,4 +1,4 @@
-//! What a thread does beside touching pages that are there: faults, and steps that are rare.
+//! Rare actions of a thread: faults, and steps other than touches of pages in memory.
 
 use super::Access;
 use super::mem::{Fault, Mem};
@@ -8,8 +8,8 @@ use super::tracepoints::Doer;
 use crate::workload::Step;
 
 impl Thread {
-    /// How long it pauses before the write that is its next step. That counts once, however often it
-    /// is tried.
+    /// Returns how long the thread pauses before the write that is its next step. The write counts
+    /// once, however often the thread tries it.
     pub(super) fn write_pause(&mut self, mem: &mut Mem, id: usize, t: u64) -> u64 {
         let (pause, counted) = mem.write_pause(id, t, self.counted != self.at);
         if counted {
@@ -20,7 +20,7 @@ impl Thread {
 }
 
 impl Machine {
-    /// Handles a page that is not there. The time after it, or none if the thread has to wait.
+    /// Handles a page that is absent. Returns the time after it, or none if the thread has to wait.
     pub(super) fn fault(
         &mut self,
         cpu: usize,
@@ -76,7 +76,7 @@ impl Machine {
         }
     }
 
-    /// Kills the process that has the most memory, of those that share a memcg with a thread, and frees
+    /// Kills the process with the most memory of those that share a memcg with a thread, and frees
     /// its memory.
     pub(super) fn kill(&mut self, id: usize, t: u64) {
         let memcg = self.mem.memcg_of(self.threads[id].home);
@@ -101,7 +101,7 @@ impl Machine {
         self.mem.free(t, home, 0, pages);
     }
 
-    /// The process of this space is about to be killed.
+    /// Records the process of this space in the tracepoints before it is killed.
     fn note_victim(&mut self, t: u64, home: usize) {
         if self.mem.out.tracepoints.is_none() {
             return;
@@ -135,7 +135,7 @@ impl Machine {
         }
     }
 
-    /// Threads whose barrier let go of them begin their next operation.
+    /// Wakes threads that a barrier let go. They begin their next operation.
     fn go_on(&mut self, t: u64, threads: Vec<usize>) {
         for thread in threads {
             self.threads[thread].op_start_ns = t;
@@ -143,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// Steps other than touches and computing.
+    /// Carries out steps other than touches and computing.
     pub(super) fn rare(&mut self, cpu: usize, id: usize, t: u64, step: Step) -> Option<u64> {
         self.now = t;
         match step {
@@ -153,7 +153,7 @@ impl Machine {
                 self.threads[id].op_start_ns = t + ns;
                 None
             }
-            // Only those in the background come late.
+            // Only background threads come late.
             Step::Start if self.begun_ns.is_some() => Some(t),
             Step::Start => {
                 self.threads[id].waits_for = "at the start";
@@ -192,7 +192,7 @@ impl Machine {
                 let done = self.mem.disk.submit(t, write, place, u64::from(pages));
                 self.mem.spent.system_ns += self.mem.costs.submit_ns;
                 if write || done == t {
-                    // Written behind: nobody waits for it.
+                    // The write goes on in the background, and no thread waits for it.
                     return Some(t + self.mem.costs.submit_ns);
                 }
                 self.threads[id].waits_for = "for a transfer";
@@ -242,7 +242,7 @@ mod tests {
         let (ns, c) = run(vec![Step::Cpu(9_000), Step::Sleep(9_000)]);
         assert_eq!(ns, 0);
         let new = c.fault_ns + c.zero_ns + c.alloc_ns;
-        // A new page, touched twice, and given back.
+        // A new page, touched twice, and then freed.
         let write = touch(0, Access::Write);
         assert_eq!(run(vec![write, write]).0, new);
         let free = Step::Free { space: 1, page: 0, pages: 1 };
@@ -261,7 +261,7 @@ mod tests {
         m.add_thread(Box::new(Told(vec![vec![write]])), 0, true);
         let thread = &mut m.threads[0];
         thread.program.fill(&mut thread.steps);
-        // Tried, and again after a fault that had to wait.
+        // The write is tried, and again after a fault that had to wait.
         for _ in 0..3 {
             m.threads[0].write_pause(&mut m.mem, 0, 0);
         }

@@ -1,8 +1,9 @@
-//! Pages that come back from swap, and those that come with them.
+//! Pages that come back from swap, and the pages read ahead with them.
 //!
-//! How large the window is, and where it lies, is the engine's ([`ebb_mm::swap::SwapAhead`]): by
-//! address with a state for each area, or by slot with one for the device. As in the kernel nothing is
-//! read ahead from a device that works on the processor of who asks. Slots in a row are one request.
+//! The engine decides how large the window is, and where it lies ([`ebb_mm::swap::SwapAhead`]). The
+//! window goes by address with a state for each area, or by slot with one state for the device. As
+//! in the kernel, nothing is read ahead from a device that works on the processor of the thread
+//! that asks. Slots in a row are one request.
 
 use ebb_mm::lru::Ctx;
 use ebb_mm::observe::vmstat::Event;
@@ -13,13 +14,13 @@ use super::device::Device;
 use super::mem::{Mem, cx};
 
 impl Mem {
-    /// The state that a page of a space belongs to.
+    /// Returns the index of the region, and so of the readahead state, of a page.
     fn region_at(&self, space: usize, page: u64) -> usize {
         let ends = &self.ends[space];
         ends.partition_point(|&(end, _)| end <= page).min(ends.len() - 1)
     }
 
-    /// The pages to bring in with one that is missing, itself left out.
+    /// Returns the pages to bring in with a missing page, without that page.
     pub(super) fn ahead_from_swap(&mut self, space: usize, page: u64) -> Vec<(usize, u64)> {
         let max = (1 << self.tun.swap.page_cluster.min(5)).min(self.read_ahead);
         if max < 2 || self.out.swap.as_ref().is_none_or(Device::is_sync) {
@@ -41,7 +42,7 @@ impl Mem {
         window.filter(|&at| at != page).filter(outside).map(|at| (space, at)).collect()
     }
 
-    /// Only pages of the same memcg: room is made in one.
+    /// Returns only pages of one memcg, because room is made in one.
     fn ahead_by_slot(&mut self, space: usize, page: u64, max: u64) -> Vec<(usize, u64)> {
         let Some(slot) = self.out.stored.slot_outside(self.list[space].id(), Vpn(page)) else {
             return Vec::new();
@@ -57,7 +58,7 @@ impl Mem {
         window.filter(|&at| at != u64::from(slot.0)).filter_map(page_at).collect()
     }
 
-    /// A page that was read ahead is used for the first time.
+    /// Counts the first use of a page that was read ahead.
     pub(super) fn hit_ahead(&mut self, space: usize, page: u64, pfn: Pfn, now: u64) {
         self.stat.add(Event::SwapRaHit, 1);
         match self.tun.swap.ahead_by {
@@ -72,8 +73,8 @@ impl Mem {
         }
     }
 
-    /// Reads the pages that have got frames, the first of which somebody waits for. Returns when that
-    /// one is there, and whether it took the processor.
+    /// Reads the pages that have got frames. A thread waits for the first of them. Returns when
+    /// that one is in memory, and whether the read took the processor.
     pub(super) fn read_swap(&mut self, start: u64, later: u64) -> (u64, bool) {
         self.stat.add(Event::PswpIn, self.brought.len() as u64);
         self.stat.add(Event::SwapRa, self.brought.len() as u64 - 1);

@@ -1,10 +1,13 @@
-//! What a task is in the middle of: its reclaim, its hopes, what it was going to read.
+//! State of a task in the middle of a fault: its reclaim, its hope, and the pages it is going to
+//! read.
 //!
-//! A task reclaims in batches, each an event of its own; between two of them others run. So a fault
-//! that lacks room comes back again and again, and here is what it knows from the last time.
+//! A task reclaims in batches, each an event of its own, and other tasks run between two of them.
+//! So a fault that lacks room comes back again and again. This file keeps the state between two
+//! tries.
 //!
 //! Invariants
-//! * TASK-1: a run is here exactly while the task has asked to be called again at the end of a batch.
+//! * TASK-1: `run` is set exactly while the task has asked to be called again at the end of a
+//!   batch.
 //! * TASK-2: writes counted as begun by a run were begun in one of its own batches.
 
 use ebb_mm::frame::Order;
@@ -13,74 +16,74 @@ use ebb_mm::reclaim::throttle::Wait;
 use ebb_mm::reclaim::{Direct, Hope};
 use ebb_mm::writeback::Window;
 
-/// A task.
+/// State of a task in the middle of a fault.
 #[derive(Debug, Default)]
 pub(super) struct Task {
-    /// What is left of its hope while it reclaims.
+    /// Remaining hope of the task while it reclaims.
     pub hope: Hope,
-    /// The wait it is in, on which node, and until when at most.
+    /// The wait that the task is in: wait, node, latest end.
     pub wait: Option<(Wait, usize, u64)>,
-    /// It waits for kswapd before it may reclaim.
+    /// The task's wait for kswapd before it may reclaim.
     pub held: Option<Held>,
-    /// Its reclaim.
+    /// The run of reclaim under way.
     pub run: Option<Run>,
-    /// Runs of one fault so far.
+    /// Number of runs of reclaim in the fault under way.
     pub rounds: u32,
-    /// Whether what other CPUs hold was given back for this fault.
+    /// Whether the sets of other CPUs were drained for this fault.
     pub drained: bool,
-    /// Whether it has to reclaim without entering file systems.
+    /// Whether the task has to reclaim without entering file systems.
     pub no_fs: bool,
-    /// Whether it is about to write what it takes a frame for.
+    /// Whether the task takes a frame for a page that it is about to write.
     pub writes: bool,
-    /// What the fault under way is to read.
+    /// Pages that the fault under way is to read.
     pub plan: Option<Plan>,
 }
 
 /// A wait for kswapd to make room in the reserve.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    /// The node whose kswapd it is.
+    /// Node of the kswapd.
     pub node: usize,
-    /// Until when at most.
+    /// Latest end of the wait, in nanoseconds.
     pub until: u64,
-    /// How often those who wait there had been let go when it last looked.
+    /// Value of the node's `let_go` count when the task last looked.
     pub let_go: u64,
 }
 
-/// What a fault reads, worked out before there is room for it.
+/// Pages that a fault reads, worked out before there is room for them.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The space and page it is for.
+    /// Space and page of the fault.
     pub at: (usize, u64),
     /// Pages in a row.
     pub window: Window,
-    /// Others that come with them.
+    /// Other pages that come with them.
     pub others: Vec<(usize, u64)>,
 }
 
-/// A pass that may be interrupted.
+/// A pass of reclaim that may be interrupted.
 #[derive(Debug)]
 pub(super) struct Under {
-    /// What is asked, and what came of it so far.
+    /// Request and results of the pass.
     pub sc: Scan,
-    /// The node it is at, and how many it has still to do, that one included.
+    /// Current node, and the number of nodes still to do, with that one.
     pub node: (usize, usize),
-    /// Where among that node's memcgs it is: who was first, and how many of them are done with.
+    /// Position among the node's memcgs: the first one visited, and how many are done.
     pub at: (usize, usize),
-    /// Pages freed, and writes begun.
+    /// Number of pages freed. `begun` is the number of writes begun.
     pub freed: u64,
     pub begun: u64,
-    /// Whether something was left alone that is only taken when all else fails.
+    /// Whether the pass left pages alone that are only taken when all else fails.
     pub spared: bool,
 }
 
 impl Under {
-    /// At its beginning, to go to so many nodes from one on.
+    /// Creates a pass at its beginning. `node`: first node, number of nodes.
     pub fn new(sc: Scan, node: (usize, usize), spared: bool) -> Self {
         Self { sc, node, at: (0, 0), freed: 0, begun: 0, spared }
     }
 
-    /// Whether it has been to all of its nodes.
+    /// Returns whether the pass has been to all of its nodes.
     pub fn is_over(&self) -> bool {
         self.node.1 == 0
     }
@@ -89,23 +92,23 @@ impl Under {
 /// A run of direct reclaim.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// From one memcg or from all.
+    /// Memcg from which the run reclaims; none for all.
     pub from: Option<usize>,
-    /// What it tries, how hard.
+    /// Priority and progress of the run, by the engine's rules.
     pub direct: Direct,
     /// The pass under way.
     pub pass: Option<Under>,
-    /// Pages wanted, and freed.
+    /// Pages wanted. `freed` is the number of pages freed.
     pub target: u64,
     pub freed: u64,
-    /// When the first of the writes that it began ends.
+    /// End of the first of the writes that the run began.
     pub first_end: Option<u64>,
-    /// It has waited for others before the batch that comes.
+    /// Whether the task has waited for others before the next batch.
     pub stalled: bool,
 }
 
 impl Run {
-    /// A run for so many pages.
+    /// Creates a run for so many pages.
     pub fn new(from: Option<usize>, target: u64) -> Self {
         let direct = Direct::new(target, Order::ZERO);
         Self { from, direct, pass: None, target, freed: 0, first_end: None, stalled: false }

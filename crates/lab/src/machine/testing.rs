@@ -1,4 +1,4 @@
-//! For tests: a small machine, and a program that does what it is told.
+//! For tests: a small machine, and a program with given steps.
 
 use ebb_mm::frame::{Config, ZoneKind, ZoneSpec};
 use ebb_mm::tunables::Tunables;
@@ -9,7 +9,7 @@ use super::sched::Machine;
 use super::{Costs, Device, DeviceSpec, Preset};
 use crate::workload::{Program, Step};
 
-/// Does what it is told, then ends.
+/// A program that does the given steps, the last list first, then ends.
 pub struct Told(pub Vec<Vec<Step>>);
 
 impl Program for Told {
@@ -18,12 +18,13 @@ impl Program for Told {
     }
 }
 
-/// Two processors, 4096 frames, one memcg and one space without pages.
+/// Creates a machine of two processors, 4096 frames, one memcg and one space without pages.
 pub fn machine() -> Machine {
     machine_of(1, Tunables::default())
 }
 
-/// The same with half of frames and processors on each of two nodes, and classic lists.
+/// Creates a [`machine`] with half of frames and processors on each of two nodes, and classic
+/// lists.
 pub fn two_nodes() -> Machine {
     machine_of(2, Tunables::preset("classic").unwrap())
 }

@@ -1,12 +1,14 @@
-//! What reclaim does in a run, as lines of a kernel's tracepoints (`vmscan:*`, `oom:mark_victim`).
+//! Writes the events of reclaim as lines of a kernel's tracepoints (`vmscan:*`, `oom:mark_victim`).
 //!
-//! The form is that of ftrace's `trace` file, with the fields that Linux 6.12 prints; times are those of the machine's
-//! clock. Nothing here changes the run: it is told what was done.
+//! The form is that of ftrace's `trace` file, with the fields that Linux 6.12 prints. Times are
+//! those of the machine's clock. The record does not change the run.
 //!
 //! Invariants
-//! * TRACEPOINTS-1: lines are in the order of their times. What is said ahead of the clock waits until the clock is there.
-//! * TRACEPOINTS-2: what was counted before a mark is written before it, so that the events between two marks come to what the
-//!   counters of the time between them do. Their times are the mark's at the latest.
+//! * TRACEPOINTS-1: lines are in the order of their times. A line ahead of the clock waits until
+//!   the clock is there.
+//! * TRACEPOINTS-2: events counted before a mark are written before it. So the events between two
+//!   marks agree with the counters of the time between them. Their times are the mark's at the
+//!   latest.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,35 +16,35 @@ use std::fmt::{self, Arguments};
 use std::io::{self, Write};
 
 use ebb_mm::folio::LruType;
-use ebb_mm::lru::{Told, Who};
+use ebb_mm::lru::{ScanEvent, Who};
 
-/// The number of the first thread's task.
+/// Process id of the first thread's task.
 const FIRST_TASK: usize = 1000;
-/// The number of the first node's kswapd.
+/// Process id of the first node's kswapd.
 const FIRST_KSWAPD: usize = 71;
-/// The number of who reclaims on command.
+/// Process id of the task that reclaims on command.
 const COMMANDER: usize = 60;
-/// Characters of a task's name that a kernel keeps.
+/// Most characters of a task's name that a kernel keeps.
 const NAME_MAX: usize = 15;
 /// Bytes of a frame's record (`struct page`).
 const RECORD_BYTES: u64 = 64;
 
-/// What a task asks for that may enter file systems, and one that may not.
+/// Flags of a task's request: of one that may enter file systems, and of one that may not.
 const GFP: [&str; 2] =
     ["GFP_HIGHUSER_MOVABLE", "GFP_NOFS|__GFP_HIGHMEM|__GFP_HARDWALL|__GFP_MOVABLE"];
 
-/// Who does something.
+/// Task that does something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Doer {
-    /// A thread, and the CPU that it runs on.
+    /// A thread, and its CPU.
     Task(usize, usize),
     /// A node's kswapd.
     Kswapd(usize),
-    /// Who reclaims on command.
+    /// The task that reclaims on command.
     Command,
 }
 
-/// The pages and the memory of a process that is killed, in KiB.
+/// Address space and memory of a process that is killed, in KiB.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Victim {
     pub total: u64,
@@ -51,21 +53,22 @@ pub(super) struct Victim {
     pub shmem: u64,
 }
 
-/// Writes them.
+/// A writer of tracepoint lines.
 pub struct Tracepoints {
     sink: Box<dyn Write + Send>,
-    /// Time, number, line.
+    /// Lines that wait for the clock: time, number, text.
     waiting: BinaryHeap<Reverse<(u64, u64, String)>>,
     said: u64,
-    /// Everything before is written.
+    /// Time up to which everything is written, in nanoseconds.
     written_ns: u64,
-    /// The threads' names.
+    /// Names of the threads.
     names: Vec<String>,
-    /// Each node's first CPU: kswapd's, which takes none from anybody on this machine.
+    /// First CPU of each node. kswapd gets this CPU, though it takes none from other tasks on this
+    /// machine.
     first_cpus: Vec<usize>,
-    /// Who takes out the batch under way.
+    /// Task that takes out the batch under way.
     batch: Doer,
-    /// The first error of `sink`; nothing is written after it.
+    /// First error of `sink`. Nothing is written after it.
     error: Option<io::Error>,
 }
 
@@ -76,7 +79,7 @@ impl fmt::Debug for Tracepoints {
 }
 
 impl Tracepoints {
-    /// Into `sink`; `title` says of which run.
+    /// Creates a writer into `sink`. `title` names the run.
     #[must_use]
     pub fn new(sink: Box<dyn Write + Send>, title: &str) -> Self {
         let mut new = Self {
@@ -95,7 +98,7 @@ impl Tracepoints {
         new
     }
 
-    /// Names the threads, and says which CPU is each node's first.
+    /// Sets the names of the threads and the first CPU of each node.
     pub(crate) fn set_names(&mut self, names: Vec<String>, first_cpus: Vec<usize>) {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         let short = |name: String| name.chars().take(NAME_MAX).map(plain).collect();
@@ -109,7 +112,7 @@ impl Tracepoints {
         }
     }
 
-    /// The clock shows `now_ns`: what was said of earlier times is written.
+    /// Writes the lines with times before `now_ns`, which the clock shows.
     pub(super) fn until(&mut self, now_ns: u64) {
         self.written_ns = self.written_ns.max(now_ns);
         while let Some(Reverse((at, ..))) = self.waiting.peek()
@@ -119,7 +122,7 @@ impl Tracepoints {
         }
     }
 
-    /// Writes the next line, at `latest_ns` at the latest.
+    /// Writes the next line, with a time of `latest_ns` at the latest.
     fn write_next(&mut self, latest_ns: u64) {
         let Some(Reverse((at, _, line))) = self.waiting.pop() else { return };
         let us = at.min(latest_ns) / 1000;
@@ -132,7 +135,7 @@ impl Tracepoints {
     /// Writes all that is left.
     ///
     /// # Errors
-    /// What could not be written.
+    /// Returns the first error of the sink.
     pub fn finish(mut self) -> io::Result<()> {
         self.until(u64::MAX);
         self.error.map_or_else(|| self.sink.flush(), Err)
@@ -155,7 +158,7 @@ impl Tracepoints {
         self.waiting.push(Reverse((at_ns.max(self.written_ns), self.said, line)));
     }
 
-    /// A mark, after all that was said so far.
+    /// Writes a mark after all events that were recorded before it.
     pub(super) fn mark(&mut self, at_ns: u64, doer: Doer, what: &str) {
         while !self.waiting.is_empty() {
             self.write_next(at_ns);
@@ -165,38 +168,38 @@ impl Tracepoints {
         self.write_next(u64::MAX);
     }
 
-    /// A node's kswapd goes to sleep until it is woken.
+    /// Records that a node's kswapd goes to sleep until it is woken.
     pub(super) fn kswapd_sleeps(&mut self, at_ns: u64, node: usize) {
         self.say(at_ns, Doer::Kswapd(node), format_args!("mm_vmscan_kswapd_sleep: nid={node}"));
     }
 
-    /// A node's kswapd begins a run.
+    /// Records that a node's kswapd begins a run.
     pub(super) fn kswapd_begins(&mut self, at_ns: u64, node: usize) {
         let event = format_args!("mm_vmscan_kswapd_wake: nid={node} order=0");
         self.say(at_ns, Doer::Kswapd(node), event);
     }
 
-    /// A node's kswapd, which sleeps, is asked for.
+    /// Records that `doer` wakes a node's kswapd.
     pub(super) fn wakes_kswapd(&mut self, at_ns: u64, doer: Doer, node: usize) {
         let gfp = GFP[0];
         let event = format_args!("mm_vmscan_wakeup_kswapd: nid={node} order=0 gfp_flags={gfp}");
         self.say(at_ns, doer, event);
     }
 
-    /// Somebody begins to reclaim from all, or `memcg`: from one memcg.
+    /// Records that `doer` begins to reclaim, from one memcg if `memcg`, otherwise from all.
     pub(super) fn begins(&mut self, at_ns: u64, doer: Doer, memcg: bool, no_fs: bool) {
         let (what, gfp) = (kind(memcg), GFP[usize::from(no_fs)]);
         let event = format_args!("mm_vmscan_{what}_reclaim_begin: order=0 gfp_flags={gfp}");
         self.say(at_ns, doer, event);
     }
 
-    /// ... and has freed so many pages.
+    /// Records the end of a reclaim that has freed `freed` pages.
     pub(super) fn ends(&mut self, at_ns: u64, doer: Doer, memcg: bool, freed: u64) {
         let what = kind(memcg);
         self.say(at_ns, doer, format_args!("mm_vmscan_{what}_reclaim_end: nr_reclaimed={freed}"));
     }
 
-    /// A process is killed for lack of memory, on the CPU of who lacks it.
+    /// Records that a process is killed, on the CPU of the task that lacks memory.
     pub(super) fn kills(&mut self, at_ns: u64, doer: Doer, thread: usize, of: Victim) {
         let Victim { total, anon, file, shmem } = of;
         let name = self.names.get(thread).cloned().unwrap_or_default();
@@ -211,7 +214,7 @@ impl Tracepoints {
         );
     }
 
-    /// A page is written by who takes it out.
+    /// Records that the reclaimer writes a page.
     pub(super) fn writes(&mut self, at_ns: u64, pfn: u32, file: bool) {
         let (page, flags) = (u64::from(pfn) * RECORD_BYTES, flags(file));
         let event =
@@ -219,15 +222,15 @@ impl Tracepoints {
         self.say(at_ns, self.batch, event);
     }
 
-    /// A batch, told by the engine; `task`: who runs, and where.
-    pub(super) fn batch(&mut self, at_ns: u64, told: &Told, task: (usize, usize)) {
+    /// Records a batch that the engine reports. `task` is the running thread and its CPU.
+    pub(super) fn batch(&mut self, at_ns: u64, told: &ScanEvent, task: (usize, usize)) {
         let doer = |who: Who, node: u8| match who {
             Who::Kswapd => Doer::Kswapd(usize::from(node)),
             Who::Direct => Doer::Task(task.0, task.1),
             Who::Proactive => Doer::Command,
         };
         match told {
-            Told::Isolated(i) => {
+            ScanEvent::Isolated(i) => {
                 self.batch = doer(i.who, i.node);
                 let state = if i.active { "active" } else { "inactive" };
                 let ty = if i.ty == LruType::File { "file" } else { "anon" };
@@ -241,7 +244,7 @@ impl Tracepoints {
                     ),
                 );
             }
-            Told::Shrunk(y) => {
+            ScanEvent::Shrunk(y) => {
                 let file = y.ty == LruType::File;
                 let young = if file { [0, y.activated] } else { [y.activated, 0] };
                 self.say(
@@ -266,7 +269,7 @@ impl Tracepoints {
                     ),
                 );
             }
-            Told::Aged(a) => {
+            ScanEvent::Aged(a) => {
                 let down = a.taken - a.rotated;
                 self.say(
                     at_ns,
@@ -287,12 +290,12 @@ impl Tracepoints {
     }
 }
 
-/// What reclaim by a task is called.
+/// Returns the tracepoints' name for reclaim by a task.
 fn kind(memcg: bool) -> &'static str {
     if memcg { "memcg" } else { "direct" }
 }
 
-/// What a list is of, as these lines say it. Nobody who reclaims waits for a write.
+/// Returns the flags of a list of files or of anonymous pages. No reclaimer waits for a write.
 fn flags(file: bool) -> &'static str {
     if file { "RECLAIM_WB_FILE|RECLAIM_WB_ASYNC" } else { "RECLAIM_WB_ANON|RECLAIM_WB_ASYNC" }
 }

@@ -1,12 +1,17 @@
-//! Who reclaims and has to wait first, or afterwards: for what, how long, what ends it early.
+//! Waits of reclaimers before or after reclaim: for what, how long, what ends them early.
 //!
-//! The waits are the engine's ([`ebb_mm::reclaim::throttle`], [`ebb_mm::reclaim::reserve`]); here a task is put into
-//! one and looks now and then whether it is over. Writes under way, others that have too many pages off the lists,
-//! reclaim that gets nowhere, a disk that has more than it can take, and a reserve of which half is gone.
+//! The waits are the engine's ([`ebb_mm::reclaim::throttle`], [`ebb_mm::reclaim::reserve`]). Here a
+//! task is put into one and looks now and then whether it is over. There are five reasons to wait:
+//! * writes are under way;
+//! * other tasks have too many pages off the lists;
+//! * reclaim makes no progress;
+//! * a disk has more than it can take;
+//! * half of a reserve is gone.
 //!
-//! Pages are off the lists for as long as the batch takes that looks at them. A machine that is smaller than the one it
-//! stands for has as many tasks with as large batches, but lists hundreds of times shorter: it would have them wait for each
-//! other where that one does not. So nobody waits for that unless told to (`reclaim.isolated`).
+//! Pages are off the lists while a batch looks at them. A machine that is smaller than the one it
+//! stands for has as many tasks with as large batches. Its lists are hundreds of times shorter. So
+//! its tasks would wait for each other where those of the large machine do not. Therefore no task
+//! waits for that unless `reclaim.isolated` is on.
 
 use ebb_mm::folio::LruType;
 use ebb_mm::observe::vmstat::Event;
@@ -18,14 +23,14 @@ use ebb_mm::tunables::{LruKind, OomRule};
 use super::mem::Mem;
 use super::task::{Held, Run};
 
-/// How often a task that waits for kswapd looks whether it was let go.
+/// Nanoseconds between two looks of a task that waits for kswapd.
 const HELD_LOOK_NS: u64 = 20_000;
-/// How often a task that waits for writes looks.
+/// Nanoseconds between two looks of a task that waits for writes.
 const WRITE_WAIT_NS: u64 = 1_000_000;
 
 impl Mem {
-    /// Holds the running task back, if it may not reclaim yet: half of the reserve is gone, and kswapd has to make
-    /// room. It looks again when kswapd lets those go who wait.
+    /// Returns whether the running task may not reclaim yet, because half of the reserve is gone
+    /// and kswapd has to make room. The task looks again when kswapd lets waiting tasks go.
     pub(super) fn hold_back(&mut self, now: u64, fs: bool) -> bool {
         if !self.tun.reclaim.hold {
             return false;
@@ -42,7 +47,7 @@ impl Mem {
         }
         let node = self.frames_of(id);
         let (policy, normal) = (Policy::of(&self.tun), node.classes() - 1);
-        let Err(asked) = self.nodes[id].desk.may_reclaim(&node, policy, normal) else {
+        let Err(asked) = self.nodes[id].wake_requests.may_reclaim(&node, policy, normal) else {
             self.task().held = None;
             return false;
         };
@@ -61,13 +66,14 @@ impl Mem {
         true
     }
 
-    /// The kswapd of a node has done a pass: if there is enough in reserve, those who wait for that look again.
+    /// Lets waiting tasks look again after a pass of a node's kswapd, if there is enough in
+    /// reserve.
     pub(super) fn let_go_if_enough(&mut self, node: usize) {
         let enough = self.frames_of(node).reserve_left();
         self.nodes[node].let_go += u64::from(enough);
     }
 
-    /// Whether this task waits and has to go on doing so.
+    /// Returns whether this task waits and has to go on doing so.
     pub(super) fn still_waits(&mut self, now: u64) -> bool {
         let Some((wait, node, until)) = self.task().wait else { return false };
         if now < until && !self.nodes[node].throttle.over(&wait, self.pages_written()) {
@@ -83,7 +89,7 @@ impl Mem {
         let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
         let (node, until) = (self.here(), now + self.timer(ms * 1_000_000));
         if self.tun.reclaim.oom == OomRule::Progress {
-            // Whatever ends first may be enough.
+            // The end of any write may be enough, so the task does not wait for a number of them.
         } else if let Some(wait) = self.nodes[node].throttle.begin(Reason::Writeback, &seen) {
             self.task().wait = Some((wait, node, until));
         }
@@ -94,18 +100,19 @@ impl Mem {
         self.out.writes.ended()
     }
 
-    /// What a node looks like to somebody about to wait.
+    /// Returns the state of a node on which a task decides to wait.
     fn outlook(&self, node: usize) -> Outlook {
         let lists = self.lists(Some(node)).map(|l| &l.lruvec);
         Outlook {
-            hopeless: self.nodes[node].desk.hopeless(),
+            hopeless: self.nodes[node].wake_requests.hopeless(),
             write_pending: self.out.cache.dirty() + self.out.writes.pending(),
             reclaimable: lists.map(|v| v.size(LruType::File, false)).sum(),
             written: self.pages_written(),
         }
     }
 
-    /// Puts the running task into a wait that `reason` gives, unless there is no point in one.
+    /// Puts the running task into a wait for `reason`, unless there is no point in one. Returns
+    /// whether it waits.
     fn wait_for(&mut self, now: u64, node: usize, reason: Reason) -> bool {
         let seen = self.outlook(node);
         let Some(wait) = self.nodes[node].throttle.begin(reason, &seen) else { return false };
@@ -115,14 +122,15 @@ impl Mem {
         true
     }
 
-    /// A task has ended a run of reclaim: if it got somewhere, those go on who wait for that.
+    /// Ends the waits for progress if a task's run of reclaim made progress.
     pub(super) fn tell_of_progress(&self, run: &Run) {
         if run.direct.efficient() {
             self.nodes[self.here()].throttle.progress();
         }
     }
 
-    /// Whether a task that has ended a run of reclaim from all memcgs waits for progress, as it got nowhere.
+    /// Returns whether a task waits for progress, because its run of reclaim from all memcgs made
+    /// none.
     pub(super) fn waits_for_progress(&mut self, now: u64, run: &Run) -> bool {
         let node = self.here();
         let reason =
@@ -132,7 +140,7 @@ impl Mem {
         waits
     }
 
-    /// So many pages are off the lists of a node until a batch is over.
+    /// Records that so many pages are off the lists of a node until a batch is over.
     pub(super) fn note_isolated(&mut self, now: u64, node: usize, until: u64, pages: u64) {
         if self.tun.reclaim.isolated {
             let isolated = &mut self.nodes[node].isolated;
@@ -141,8 +149,9 @@ impl Mem {
         }
     }
 
-    /// Whether the running task, about to look at a batch, waits first for others who have too many pages of the
-    /// node off its lists: once, then it goes on (`shrink_inactive_list`). The multi-gen LRU does not ask.
+    /// Returns whether the running task has to wait before a batch, because others have too many
+    /// pages of the node off its lists. It waits once, then it goes on (`shrink_inactive_list`).
+    /// The multi-gen LRU never waits for this.
     pub(super) fn waits_for_others(&mut self, now: u64, run: &mut Run) -> bool {
         if !self.tun.reclaim.isolated || self.tun.lru != LruKind::Classic || run.stalled {
             run.stalled = false;
@@ -159,8 +168,8 @@ impl Mem {
         run.stalled
     }
 
-    /// How long a task waits that has reclaimed, from all or from one memcg, while the disk has more than it can
-    /// take.
+    /// Returns how long a task waits after reclaim, from all or from one memcg, while the disk has
+    /// more than it can take.
     pub(super) fn wait_if_congested(&mut self, from: Option<usize>, node: usize) -> u64 {
         let wait = self.congested_ns(from, node);
         self.spent.congested_ns += wait;
@@ -169,13 +178,14 @@ impl Mem {
 
     fn congested_ns(&self, from: Option<usize>, node: usize) -> u64 {
         let of = &self.nodes[node];
-        if from.is_some() || !of.desk.has_flag(Flags::CONGESTED) {
+        if from.is_some() || !of.wake_requests.has_flag(Flags::CONGESTED) {
             return 0;
         }
         let seen = self.outlook(node);
         let limit = self.timer(self.tun.reclaim.congested_ms * 1_000_000);
         if self.tun.reclaim.congested_ms > Reason::Congested.limit_ms() {
-            // `wait_iff_congested`: a disk that has anything to write has more than its queue takes.
+            // `wait_iff_congested`: a disk that has anything to write has more than its queue
+            // takes.
             return if self.out.writes.pending() > 0 { limit } else { 0 };
         }
         of.throttle.begin(Reason::Congested, &seen).map_or(0, |_| limit)
@@ -193,7 +203,7 @@ mod tests {
     use super::super::testing::machine;
     use super::*;
 
-    /// 4096 frames with so many dirty pages of a file.
+    /// Creates 4096 frames with so many dirty pages of a file.
     fn dirty(pages: u64) -> Mem {
         let mut mem = machine().mem;
         let region =
@@ -206,7 +216,7 @@ mod tests {
         mem
     }
 
-    /// A run in which each pass looks at a hundred pages and frees so many.
+    /// Creates a run in which each pass looks at a hundred pages and frees `freed`.
     fn run(from: Option<usize>, freed: u64) -> Run {
         let mut run = Run::new(from, 32);
         while run.direct.next().is_some() {

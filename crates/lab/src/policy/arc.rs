@@ -1,7 +1,7 @@
-//! ARC (Megiddo and Modha, FAST 2003): recency and frequency lists with ghosts that move the
+//! ARC (Megiddo and Modha, FAST 2003): a recency and a frequency list, with ghosts that move the
 //! boundary between them.
 //!
-//! Invariants: |T1| + |T2| <= c, |T1| + |B1| <= c, and all four lists hold at most 2c pages.
+//! Invariants: |T1| + |T2| <= c, |T1| + |B1| <= c, and all four lists contain at most 2c pages.
 
 use super::chain::Chains;
 use super::{Policy, Tally};
@@ -10,7 +10,7 @@ const T1: usize = 0;
 const T2: usize = 1;
 const B1: usize = 2;
 const B2: usize = 3;
-/// The tag of a page on no list; else the tag is the list's number.
+/// Tag of a page on no list; otherwise the tag is the list's number.
 const ABSENT: u8 = 4;
 
 /// The four lists, most recent first, and the target size of T1.
@@ -24,7 +24,7 @@ pub struct Arc {
 }
 
 impl Arc {
-    /// An empty cache of `capacity` pages over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32) -> Self {
         Self {
@@ -40,20 +40,20 @@ impl Arc {
         self.lists.len(T1) + self.lists.len(T2) == self.capacity
     }
 
-    /// Moves the last page of `list` out of memory and onto `ghosts`.
+    /// Evicts the last page of `list` and moves it to the list `ghosts`.
     fn demote(&mut self, list: usize, ghosts: usize) {
         let page = self.lists.tail(list);
         self.lists.transfer(list, ghosts, page);
         self.tags[page as usize] = ghosts as u8;
     }
 
-    /// Forgets the last page of `list`.
+    /// Removes the last page of `list` from all lists.
     fn forget(&mut self, list: usize) {
         let page = self.lists.pop_tail(list);
         self.tags[page as usize] = ABSENT;
     }
 
-    /// Frees one frame. `from_b2` says that the page coming in was on B2.
+    /// Frees one frame. `from_b2` tells that the incoming page is on B2.
     fn replace(&mut self, from_b2: bool) {
         self.tally.scanned += 1;
         let recent = f64::from(self.lists.len(T1));
@@ -65,7 +65,7 @@ impl Arc {
         }
     }
 
-    /// Makes room for a page that no list knows.
+    /// Makes room for a page that is on no list.
     fn make_room(&mut self) {
         let (t1, b1) = (self.lists.len(T1), self.lists.len(B1));
         if t1 + b1 >= self.capacity {
@@ -85,7 +85,7 @@ impl Arc {
         self.replace(false);
     }
 
-    /// A page on one of the ghost lists is wanted again: adapt, and bring it into T2.
+    /// Handles a miss on a ghost: adapts the target, and moves the page to T2.
     fn revive(&mut self, page: u32, ghosts: usize) {
         let b1 = f64::from(self.lists.len(B1));
         let b2 = f64::from(self.lists.len(B2));

@@ -1,16 +1,17 @@
 //! Belady's optimum: evicts the page whose next access is farthest away.
 //!
-//! Pages that are never accessed again are kept apart and go first, so that the heap holds only
+//! Pages without a further access are on a separate list and go first. So the heap contains only
 //! pages with a future.
 //!
 //! Invariants:
-//! * BELADY-1: `place[heap[i].page] == i`; a page that is not in the heap has place `OUT`, or `DEAD`
+//! * BELADY-1: `place[heap[i].page] == i`. A page outside the heap has the place `OUT`, or `DEAD`
 //!   while it is resident without a future.
-//! * BELADY-2: in the heap (four children a node) no entry's next access is later than its parent's.
+//! * BELADY-2: in the heap (four children a node) no entry's next access is later than its
+//!   parent's.
 
 use super::Tally;
 
-/// The next access of a page that is never accessed again.
+/// Number of the next access of a page without a further access.
 pub const NEVER: u32 = u32::MAX;
 const OUT: u32 = u32::MAX;
 const DEAD: u32 = u32::MAX - 1;
@@ -22,7 +23,7 @@ struct Entry {
     page: u32,
 }
 
-/// The resident pages by next access.
+/// Resident pages by next access.
 #[derive(Debug)]
 pub struct Belady {
     place: Vec<u32>,
@@ -33,7 +34,7 @@ pub struct Belady {
 }
 
 impl Belady {
-    /// An empty cache of `capacity` pages over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32) -> Self {
         Self {
@@ -45,13 +46,14 @@ impl Belady {
         }
     }
 
-    /// Touches `page`, whose next access is number `next`. True if it was resident.
+    /// Accesses `page`, whose next access is number `next`. Returns true if the page was resident.
     #[inline]
     pub fn touch(&mut self, page: u32, next: u32) -> bool {
         let place = self.place[page as usize];
         debug_assert_ne!(place, DEAD, "a page without a future was touched");
         if place != OUT {
-            // Its key was this very access, the earliest of all, so it only moves to the root.
+            // The page's key is the current access, the earliest of all, so the entry only moves to
+            // the root.
             if next == NEVER {
                 self.remove(place as usize);
                 self.bury(page);
@@ -72,19 +74,19 @@ impl Belady {
         false
     }
 
-    /// Whether `page` is in memory.
+    /// Returns whether `page` is in memory.
     #[must_use]
     pub fn is_resident(&self, page: u32) -> bool {
         self.place[page as usize] != OUT
     }
 
-    /// What eviction did so far.
+    /// Returns the work of eviction up to now.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Bytes on the heap.
+    /// Returns the number of bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         (self.place.capacity() + self.dead.capacity()) * 4
@@ -109,7 +111,7 @@ impl Belady {
         self.place[page as usize] = OUT;
     }
 
-    /// Takes out the entry at `hole`.
+    /// Removes the entry at `hole`.
     fn remove(&mut self, hole: usize) {
         let Some(last) = self.heap.pop() else { return };
         if hole == self.heap.len() {

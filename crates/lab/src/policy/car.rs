@@ -7,9 +7,9 @@ const T1: usize = 0;
 const T2: usize = 1;
 const B1: usize = 2;
 const B2: usize = 3;
-/// The tag of a page on no list; else the tag's low bits are the list's number.
+/// Tag of a page on no list; otherwise the tag's low bits are the list's number.
 const ABSENT: u8 = 4;
-/// Set in the tag of a resident page that was touched since the hand passed.
+/// Flag in the tag of a resident page accessed since the hand passed.
 const MARK: u8 = 8;
 
 /// Two clocks (the hand is at the tail), two ghost lists, and the target size of T1.
@@ -23,7 +23,7 @@ pub struct Car {
 }
 
 impl Car {
-    /// An empty cache of `capacity` pages over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32) -> Self {
         Self {

@@ -1,15 +1,15 @@
-//! Doubly linked lists of pages, several in one pair of index arrays.
+//! Doubly linked lists of pages, several in one array of links.
 //!
-//! A page is on at most one list of a `Chains` at a time. Each list has a sentinel node behind the
+//! A page is on at most one list of a `Chains` at a time. Each list has a sentinel node after the
 //! pages' nodes, so that linking and unlinking have no branches.
 //!
 //! Invariants:
-//! * CHAIN-1: following `next` from a list's sentinel visits each of its pages once and comes back to
+//! * CHAIN-1: following `next` from a list's sentinel visits each of its pages once and returns to
 //!   the sentinel; `prev` visits them in the opposite order.
 //! * CHAIN-2: a page on no list has `next == ABSENT`.
 //! * CHAIN-3: `len[list]` is the number of pages on the list.
 
-/// `next` of a page that is on no list.
+/// Value of `next` for a page that is on no list.
 const ABSENT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ struct Node {
     next: u32,
 }
 
-/// The links of every page, and the sentinels of `LISTS` lists.
+/// Links of every page, and the sentinels of `LISTS` lists.
 #[derive(Debug)]
 pub struct Chains<const LISTS: usize> {
     nodes: Vec<Node>,
@@ -27,7 +27,7 @@ pub struct Chains<const LISTS: usize> {
 }
 
 impl<const LISTS: usize> Chains<LISTS> {
-    /// `LISTS` empty lists over the pages `0..pages`.
+    /// Creates `LISTS` empty lists over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32) -> Self {
         let mut nodes = Vec::with_capacity(pages as usize + LISTS);
@@ -38,42 +38,42 @@ impl<const LISTS: usize> Chains<LISTS> {
         Self { nodes, len: [0; LISTS], pages }
     }
 
-    /// Pages on `list`.
+    /// Returns the number of pages on `list`.
     #[must_use]
     #[inline]
     pub fn len(&self, list: usize) -> u32 {
         self.len[list]
     }
 
-    /// Whether `page` is on any list.
+    /// Returns whether `page` is on any list.
     #[must_use]
     #[inline]
     pub fn is_linked(&self, page: u32) -> bool {
         self.nodes[page as usize].next != ABSENT
     }
 
-    /// The sentinel of `list`: what `toward_head` and `toward_tail` give at either end.
+    /// Returns the sentinel of `list`, which lies beyond both ends.
     #[must_use]
     #[inline]
     pub fn end(&self, list: usize) -> u32 {
         self.pages + list as u32
     }
 
-    /// The first page of `list`, or its sentinel.
+    /// Returns the first page of `list`, or its sentinel.
     #[must_use]
     #[inline]
     pub fn head(&self, list: usize) -> u32 {
         self.nodes[self.end(list) as usize].next
     }
 
-    /// The last page of `list`, or its sentinel.
+    /// Returns the last page of `list`, or its sentinel.
     #[must_use]
     #[inline]
     pub fn tail(&self, list: usize) -> u32 {
         self.nodes[self.end(list) as usize].prev
     }
 
-    /// The neighbour of `page` nearer to the head.
+    /// Returns the neighbour of `page` nearer to the head.
     #[must_use]
     #[inline]
     pub fn toward_head(&self, page: u32) -> u32 {
@@ -90,7 +90,7 @@ impl<const LISTS: usize> Chains<LISTS> {
         self.len[list] += 1;
     }
 
-    /// Takes `page` off `list`, which it must be on.
+    /// Removes `page` from `list`. The page must be on it.
     #[inline]
     pub fn remove(&mut self, list: usize, page: u32) {
         self.unlink(page);
@@ -98,7 +98,7 @@ impl<const LISTS: usize> Chains<LISTS> {
         self.len[list] -= 1;
     }
 
-    /// Takes the last page off `list`, which must not be empty.
+    /// Removes the last page of `list` and returns it. The list must not be empty.
     #[inline]
     pub fn pop_tail(&mut self, list: usize) -> u32 {
         let page = self.tail(list);
@@ -106,7 +106,7 @@ impl<const LISTS: usize> Chains<LISTS> {
         page
     }
 
-    /// Moves `page`, on `list`, to its head.
+    /// Moves `page`, which is on `list`, to the head of the list.
     #[inline]
     pub fn move_to_head(&mut self, list: usize, page: u32) {
         let end = self.end(list);
@@ -119,7 +119,7 @@ impl<const LISTS: usize> Chains<LISTS> {
         self.nodes[first as usize].prev = page;
     }
 
-    /// Takes `page` off `from` and puts it at the head of `to`.
+    /// Moves `page` from `from` to the head of `to`.
     #[inline]
     pub fn transfer(&mut self, from: usize, to: usize, page: u32) {
         self.unlink(page);
@@ -127,7 +127,7 @@ impl<const LISTS: usize> Chains<LISTS> {
         self.push_head(to, page);
     }
 
-    /// Bytes on the heap.
+    /// Returns the number of bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()

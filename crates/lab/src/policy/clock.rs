@@ -1,12 +1,12 @@
 //! CLOCK: FIFO with second chances, counted by a few bits per page.
 //!
-//! A ring of resident pages and a hand. A hit raises the page's counter; the hand lowers the
-//! counters it passes and evicts the first page whose counter is zero. With one bit this is the
-//! textbook's CLOCK.
+//! The policy has a ring of resident pages and a hand. A hit raises the page's counter. The hand
+//! lowers the counters it passes and evicts the first page whose counter is zero. With one bit this
+//! is the textbook's CLOCK.
 
 use super::{Policy, Tally};
 
-/// The tag of a page that is not resident; a resident page's tag is its counter plus one.
+/// Tag of a page that is not resident; a resident page's tag is its counter plus one.
 const ABSENT: u8 = 0;
 
 /// The ring, the hand and the counters.
@@ -21,7 +21,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// An empty cache of `capacity` pages over the pages `0..pages`, with `bits` bits a counter.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`, with `bits` bits a
+    /// counter.
     #[must_use]
     pub fn new(pages: u32, capacity: u32, bits: u32) -> Self {
         assert!((1..=7).contains(&bits), "a counter has 1 to 7 bits");

@@ -1,31 +1,31 @@
 //! CLOCK-Pro (Jiang, Chen and Zhang, USENIX ATC 2005): LIRS as one clock with three hands.
 //!
-//! All pages, hot and cold, and the ghosts of cold pages in their test period are on one circle in
-//! order of arrival. Parameters and the order of the hands' work follow Caffeine's simulator,
-//! whose miss ratios this policy is held against.
+//! One circle, in order of arrival, has all hot and cold pages, and the ghosts of cold pages in
+//! their test period. Parameters and the order of the hands' work follow Caffeine's simulator, the
+//! reference for miss ratios of this policy.
 //!
 //! Invariants:
-//! * CLOCKPRO-1: the cold hand is on the resident cold page that is nearest to the tail, the hot hand on
-//!   the hot page nearest to it, the test hand on the page in its test period nearest to it;
-//!   `NONE` if there is none. They may lag while a miss is being served.
-//! * CLOCKPRO-2: `count[s]` is the number of pages with status `s`; hot and resident cold pages are at
-//!   most `capacity`, ghosts at most `ghosts_max`.
+//! * CLOCKPRO-1: each hand is on the page of its kind nearest to the tail, or `NONE` if there is
+//!   none. The kinds are resident cold pages, hot pages, and pages in their test period. The hands
+//!   may lag during a miss.
+//! * CLOCKPRO-2: `count[s]` is the number of pages with status `s`; hot and resident cold pages are
+//!   at most `capacity`, ghosts at most `ghosts_max`.
 
 use super::{Policy, Tally};
 
 const NONE: u32 = u32::MAX;
 
-/// The statuses, in the low bits of a tag.
+/// Statuses, in the low bits of a tag. `OUT` is a page outside the circle.
 const OUT: usize = 0;
-/// A cold page that was evicted in its test period.
+/// Status of a cold page that was evicted in its test period.
 const GHOST: usize = 1;
-/// A resident cold page past its test period.
+/// Status of a resident cold page past its test period.
 const COLD: usize = 2;
-/// A resident cold page in its test period.
+/// Status of a resident cold page in its test period.
 const TEST: usize = 3;
 const HOT: usize = 4;
 const STATUS: u8 = 7;
-/// Set in the tag of a resident page that was touched since a hand passed.
+/// Flag in the tag of a resident page accessed since a hand passed.
 const MARK: u8 = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +53,12 @@ pub struct ClockPro {
     tally: Tally,
 }
 
-/// The fewest pages that leave room for both hot and cold pages.
+/// Smallest number of pages that leaves room for both hot and cold pages.
 pub const CAPACITY_MIN: u32 = 4;
 
 impl ClockPro {
-    /// An empty cache of `capacity` pages, at least [`CAPACITY_MIN`], over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages, at least [`CAPACITY_MIN`], over the pages
+    /// `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32) -> Self {
         assert!(capacity >= CAPACITY_MIN, "{capacity} pages are too few for CLOCK-Pro");
@@ -110,7 +111,7 @@ impl ClockPro {
         *tag = (*tag & !STATUS) | status as u8;
     }
 
-    /// Takes a page off the circle and clears its mark; hands on it step towards the head.
+    /// Removes a page from the circle and clears its mark; hands on the page step towards the head.
     fn unlink(&mut self, page: u32) {
         let Node { prev, next } = self.nodes[page as usize];
         let alone = next == page;
@@ -129,7 +130,7 @@ impl ClockPro {
         self.tags[page as usize] = OUT as u8;
     }
 
-    /// Puts a page at the head of the circle, from wherever it is.
+    /// Puts a page at the head of the circle, whether it is on the circle or not.
     fn put_at_head(&mut self, page: u32, status: usize) {
         if self.status(page) != OUT {
             self.unlink(page);
@@ -193,7 +194,8 @@ impl ClockPro {
         self.settle_cold_hand();
     }
 
-    /// Makes room among the hot for a page touched in its test period. False if it does not become hot.
+    /// Makes room among the hot pages for a page accessed in its test period. Returns false if the
+    /// page does not become hot.
     fn try_promote(&mut self, page: u32) -> bool {
         if !self.in_test(page) {
             return false;
@@ -208,8 +210,8 @@ impl ClockPro {
         true
     }
 
-    /// Looks for a hot page to cool between the hot hand and `candidate`. On the way it ends the
-    /// test periods of the cold pages it passes.
+    /// Looks for a hot page to demote between the hot hand and `candidate`. Ends the test periods
+    /// of the cold pages it passes.
     fn run_hot_hand(&mut self, candidate: u32) -> bool {
         let mut demoted = false;
         while self.hand_hot != candidate && !demoted {
@@ -299,7 +301,7 @@ impl Policy for ClockPro {
     fn touch(&mut self, page: u32) -> bool {
         let tag = self.tags[page as usize];
         if usize::from(tag & STATUS) >= COLD {
-            // Touched twice in a row: one reference, as far as the test periods are concerned.
+            // Two accesses in a row count as one reference for the test periods.
             if page != self.last {
                 self.last = page;
                 self.tags[page as usize] = tag | MARK;

@@ -1,8 +1,8 @@
-//! DClock: Linux's classic active and inactive lists for file pages, in the simplified form that
-//! cache simulators use: one page at a time, refault distance counted in evictions and
-//! activations, a fixed share for the active list.
+//! DClock: Linux's classic active and inactive lists for file pages, in the simplified form of
+//! cache simulators. It handles one page at a time, counts the refault distance in evictions and
+//! activations, and gives the active list a fixed share.
 //!
-//! It is a yardstick only. Ebb's own model of the classic LRU lives in `ebb-mm`.
+//! The policy is for comparison only. Ebb's own model of the classic LRU is in `ebb-mm`.
 
 use super::chain::Chains;
 use super::{Policy, Tally};
@@ -10,12 +10,12 @@ use super::{Policy, Tally};
 const INACTIVE: usize = 0;
 const ACTIVE: usize = 1;
 const SHADOW: usize = 2;
-/// The tag of a page on no list; else the tag's low bits are the list's number.
+/// Tag of a page on no list; otherwise the tag's low bits are the list's number.
 const ABSENT: u8 = 3;
-/// Set in the tag of an active page that was touched since the hand passed.
+/// Flag in the tag of an active page accessed since the hand passed.
 const MARK: u8 = 4;
 
-/// The three lists, newest first, and the age at which each shadow was left.
+/// The three lists, newest first, and the age at which each page was evicted.
 #[derive(Debug)]
 pub struct DClock {
     lists: Chains<3>,
@@ -23,14 +23,14 @@ pub struct DClock {
     evicted_at: Vec<u32>,
     capacity: u32,
     active_max: u32,
-    /// Evictions and activations so far; wraps, and only differences are used.
+    /// Number of evictions and activations; wraps, and only differences count.
     age: u32,
     tally: Tally,
 }
 
 impl DClock {
-    /// An empty cache of `capacity` pages over the pages `0..pages`, of which `active` (a share)
-    /// may be active.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`. `active` is the
+    /// largest share of active pages.
     #[must_use]
     pub fn new(pages: u32, capacity: u32, active: f64) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl DClock {
         self.tally.protected += 1;
     }
 
-    /// Turns the active list until an unmarked page is at its tail, and deactivates that.
+    /// Rotates the active list until an unmarked page is at the tail, and deactivates that page.
     fn deactivate_one(&mut self) {
         loop {
             let page = self.lists.tail(ACTIVE);

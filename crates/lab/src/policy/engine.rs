@@ -1,9 +1,10 @@
-//! Ebb's own engine as a policy: the multi-gen LRU (`gen`) and the classic one (`classic`), driven
-//! through `ebb_mm`'s replay machine, which is the code that `ebb run` uses.
+//! Ebb's own engine as a policy: the multi-gen LRU (`gen`) and the classic LRU (`classic`). The
+//! policy drives the replay machine of `ebb_mm`, which is the code that `ebb run` uses.
 //!
-//! The machine's address space holds the anonymous pages first and the file pages after them, each
-//! in order of appearance (the layout under which real kernels were measured) or of the trace's own
-//! page numbers, which decides what shares a page table and who is whose neighbour.
+//! The machine's address space has the anonymous pages first and the file pages after them. Each
+//! kind is in order of appearance or in order of the trace's own page numbers. In the first layout
+//! real kernels were measured. The order decides which pages share a page table and which are
+//! neighbours.
 
 use ebb_mm::folio::Folio;
 use ebb_mm::lru::memory::{Access as Touch, Memory, Region};
@@ -13,47 +14,48 @@ use ebb_mm::tunables::{LruKind, SetError, Tunables};
 use super::{Footprint, Replay, Tally};
 use crate::trace::{Access, Kind, Op};
 
-/// The fewest pages the multi-gen LRU is run with: reclaim takes 32 at a time, and as many may be
-/// waiting in the per-CPU batch.
+/// Smallest number of pages for the multi-gen LRU. Reclaim takes 32 at a time, and the per-CPU
+/// batch may contain as many.
 pub const GEN_CAPACITY_MIN: u32 = 64;
-/// The fewest pages the classic LRU is run with. With less it may find nothing to reclaim: the
-/// scan targets of its short lists round to zero.
+/// Smallest number of pages for the classic LRU. With fewer, reclaim may find nothing, because the
+/// scan targets of such short lists round to zero.
 pub const CLASSIC_CAPACITY_MIN: u32 = 256;
 
-/// What the pages of a trace are taken for.
+/// Kind of memory that the pages of a trace are taken for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Nature {
-    /// What the trace says of each access; objects of key-value traces are anonymous.
+    /// The kind that the trace gives for each access; objects of key-value traces are anonymous.
     #[default]
     Trace,
-    /// All anonymous.
+    /// All pages are anonymous.
     Anon,
-    /// All file pages read through system calls.
+    /// All pages are file pages, read through system calls.
     FileRead,
-    /// All file pages read through a mapping advised to be random.
+    /// All pages are file pages, read through a mapping with `MADV_RANDOM`.
     FileMmap,
-    /// Anonymous as the trace says, the others read through a mapping advised to be random.
+    /// Pages are anonymous where the trace says so. The others are file pages, read through a
+    /// mapping with `MADV_RANDOM`.
     MixedMmap,
 }
 
-/// The order of the pages in the machine's address space.
+/// Order of the pages in the machine's address space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Layout {
-    /// Of their first accesses.
+    /// Order of the first accesses.
     #[default]
     Appearance,
-    /// Of the trace's page numbers, without the gaps.
+    /// Order of the trace's page numbers, without the gaps.
     Address,
 }
 
-/// The switches of one run.
+/// Switches of one run.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
     r#gen: Tunables,
     classic: Tunables,
-    /// What the pages are taken for.
+    /// Kind that the pages count as.
     pub nature: Nature,
-    /// Where they are put.
+    /// Order of the pages in the address space.
     pub layout: Layout,
 }
 
@@ -66,18 +68,19 @@ impl Default for EngineSettings {
 }
 
 impl EngineSettings {
-    /// Whether the engine has a switch of this name. `lru` is none: the policy's name says it.
+    /// Returns whether the engine has a switch of this name. `lru` does not count, because the
+    /// policy's name decides it.
     #[must_use]
     pub fn has(key: &str) -> bool {
         key == "preset" || (key != "lru" && Tunables::KEYS.contains(&key))
     }
 
-    /// The names of the switches.
+    /// Returns the names of the switches.
     pub fn keys() -> impl Iterator<Item = &'static str> {
         Tunables::KEYS.iter().copied().filter(|key| *key != "lru").chain(["preset"])
     }
 
-    /// Sets one switch for both. A preset is a set for one of them.
+    /// Sets one switch for both LRUs. A preset applies only to the LRU that it names.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), SetError> {
         if key == "preset" {
             let preset = Tunables::preset(value)?;
@@ -92,28 +95,28 @@ impl EngineSettings {
     }
 }
 
-/// What the machine holds per frame: the record, the hint at what is met after it, and a place on the
-/// list of free frames.
+/// Memory of the machine per frame: the record, the prefetch hint, and an entry on the list of free
+/// frames.
 const FRAME_BYTES: usize = size_of::<Folio>() + 2 * size_of::<u32>();
-/// What it holds per page of the address space: a page-table entry.
+/// Memory of the machine per page of the address space: a page-table entry.
 const ENTRY_BYTES: usize = size_of::<u64>();
 
-/// The machine being fed.
+/// The replay machine of one run.
 #[derive(Debug)]
 pub struct Engine {
     memory: Memory,
-    /// Where each page is in the address space. The top bit is set until it was touched.
+    /// Position of each page in the address space. `UNTOUCHED` is set until the first access.
     places: Vec<u32>,
     anon: u32,
     capacity: u32,
     nature: Nature,
 }
 
-/// Set in a page's place until its first touch.
+/// Flag in a page's position until its first access.
 const UNTOUCHED: u32 = 1 << 31;
 
 impl Engine {
-    /// A machine with `capacity` pages for the pages of a footprint.
+    /// Creates a machine with `capacity` frames for the pages of a footprint.
     #[must_use]
     pub fn new(
         footprint: Footprint<'_>,
@@ -160,7 +163,7 @@ impl Engine {
         Self { memory, places, anon, capacity, nature }
     }
 
-    /// Where each page is in the address space.
+    /// Returns the position of each page in the address space.
     #[cfg(test)]
     pub fn places(&self) -> Vec<u32> {
         self.places.iter().map(|place| place & !UNTOUCHED).collect()
@@ -174,11 +177,11 @@ impl Engine {
         let place = *place;
         let writes = access.op() == Op::Write;
         let touch = if place < self.anon {
-            // The first touch of anonymous memory fills it.
+            // The first access to anonymous memory fills the page.
             if writes || is_first { Touch::AnonWrite } else { Touch::AnonRead }
         } else {
-            // A file page that is written counts as read: storage is immediate here, so a flusher
-            // would have cleaned it before reclaim meets it, and the machine has no flusher.
+            // A written file page counts as read. Storage is immediate here, so a flusher would
+            // clean the page before reclaim finds it, and the machine has no flusher.
             match (self.nature, access.kind()) {
                 (Nature::FileRead, _) | (Nature::Trace, Kind::Buffered) => Touch::FdRead,
                 _ => Touch::MmapRead,
@@ -188,7 +191,7 @@ impl Engine {
     }
 }
 
-/// The places of pages that are placed in the order of their names.
+/// Returns positions for pages in the order of their names.
 fn by_address(footprint: Footprint<'_>, place: impl FnMut(u32) -> u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..footprint.pages).collect();
     // Without names the numbers are the names, and in order.

@@ -2,7 +2,7 @@
 
 use super::{Policy, Tally};
 
-/// A ring of resident pages and a byte per page that says whether it is in the ring.
+/// A ring of resident pages, and a byte per page that tells whether the page is in the ring.
 #[derive(Debug)]
 pub struct Fifo {
     resident: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// An empty cache of `capacity` pages over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32) -> Self {
         Self {

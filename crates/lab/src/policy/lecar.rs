@@ -1,5 +1,5 @@
-//! LeCaR (Vietri and others, HotStorage 2018): each eviction asks LRU or LFU, at random, with
-//! weights that a hit on either one's ghosts lowers.
+//! LeCaR (Vietri and others, HotStorage 2018): each eviction uses LRU or LFU, at random. A miss on
+//! a ghost of either lowers the weight of that expert.
 
 use super::chain::Chains;
 use super::{Policy, Tally};
@@ -7,12 +7,12 @@ use super::{Policy, Tally};
 const LIVE: usize = 0;
 const LRU_GHOST: usize = 1;
 const LFU_GHOST: usize = 2;
-/// The tag of a page on no list; else the tag is the list's number.
+/// Tag of a page on no list; otherwise the tag is the list's number.
 const ABSENT: u8 = 3;
 const NONE: u32 = u32::MAX;
 const LEARNING_RATE: f64 = 0.45;
 
-/// The pages of one frequency, oldest first, and the neighbouring frequencies in use.
+/// Pages of one frequency, oldest first, and the neighbouring frequencies in use.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     frequency: u32,
@@ -22,18 +22,18 @@ struct Bucket {
     higher: u32,
 }
 
-/// A page's place in its bucket.
+/// Links of a page in its bucket.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct BucketEntry {
     bucket: u32,
     prev: u32,
     next: u32,
 }
 
-/// Pages by frequency: a list of buckets, each a list of pages, all in constant time.
+/// Pages by frequency: a list of buckets, each a list of pages. All operations take constant time.
 #[derive(Debug)]
 struct Frequencies {
-    places: Vec<Place>,
+    places: Vec<BucketEntry>,
     buckets: Vec<Bucket>,
     unused: Vec<u32>,
     lowest: u32,
@@ -41,11 +41,11 @@ struct Frequencies {
 
 impl Frequencies {
     fn new(pages: u32) -> Self {
-        let places = vec![Place { bucket: NONE, prev: NONE, next: NONE }; pages as usize];
+        let places = vec![BucketEntry { bucket: NONE, prev: NONE, next: NONE }; pages as usize];
         Self { places, buckets: Vec::new(), unused: Vec::new(), lowest: NONE }
     }
 
-    /// The page of the lowest frequency that has been there longest.
+    /// Returns the oldest page of the lowest frequency.
     fn victim(&self) -> u32 {
         self.buckets[self.lowest as usize].first
     }
@@ -101,7 +101,7 @@ impl Frequencies {
 
     fn append(&mut self, page: u32, at: u32) {
         let last = std::mem::replace(&mut self.buckets[at as usize].last, page);
-        self.places[page as usize] = Place { bucket: at, prev: last, next: NONE };
+        self.places[page as usize] = BucketEntry { bucket: at, prev: last, next: NONE };
         match self.places.get_mut(last as usize) {
             Some(place) => place.next = page,
             None => self.buckets[at as usize].first = page,
@@ -109,7 +109,7 @@ impl Frequencies {
     }
 
     fn remove(&mut self, page: u32) {
-        let Place { bucket: at, prev, next } = self.places[page as usize];
+        let BucketEntry { bucket: at, prev, next } = self.places[page as usize];
         match self.places.get_mut(prev as usize) {
             Some(place) => place.next = next,
             None => self.buckets[at as usize].first = next,
@@ -126,13 +126,13 @@ impl Frequencies {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.places.capacity() * size_of::<Place>()
+        self.places.capacity() * size_of::<BucketEntry>()
             + self.buckets.capacity() * size_of::<Bucket>()
             + self.unused.capacity() * 4
     }
 }
 
-/// The resident pages by recency and by frequency, both experts' ghosts, and the weights.
+/// Resident pages by recency and by frequency, both experts' ghosts, and the weights.
 #[derive(Debug)]
 pub struct LeCar {
     lists: Chains<3>,
@@ -149,7 +149,7 @@ pub struct LeCar {
 }
 
 impl LeCar {
-    /// An empty cache of `capacity` pages over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32, seed: u64) -> Self {
         Self {
@@ -167,13 +167,13 @@ impl LeCar {
         }
     }
 
-    /// A number in 0..1 in steps of 0.01.
+    /// Returns a random number in 0..1 in steps of 0.01.
     fn draw(&mut self) -> f64 {
         self.random = self.random.wrapping_mul(0xda94_2042_e4dd_58b5);
         f64::from(((self.random >> 64) as u64 % 100) as u32) / 100.0
     }
 
-    /// Lowers the weight of the expert that evicted a page which is wanted again after `age`.
+    /// Lowers the weight of the expert that evicted a page which misses again after `age`.
     fn learn(&mut self, blamed: usize, age: u32) {
         let regret = self.discount.powf(f64::from(age));
         let (blame, other) = if blamed == LRU_GHOST {

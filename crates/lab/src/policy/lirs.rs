@@ -1,25 +1,25 @@
 //! LIRS (Jiang and Zhang, SIGMETRICS 2002): pages with a low inter-reference recency (LIR) stay;
 //! the others (HIR) pass through a small queue.
 //!
-//! Stack S orders pages by recency and may hold ghosts; queue Q holds the resident HIR pages.
-//! Three departures from the paper are libCacheSim's, whose miss ratios this policy is held
-//! against: a ghost refreshes its place in S before room is made, a hit on a page of Q that is no
-//! longer in S gives up one LIR page, and S is limited to twice the capacity by dropping the
-//! oldest ghosts.
+//! Stack S orders pages by recency and may contain ghosts. Queue Q contains the resident HIR pages.
+//! Three departures from the paper are libCacheSim's, the reference for miss ratios of this policy:
+//! * A ghost moves to the top of S before the policy makes room.
+//! * A hit on a page of Q that is no longer in S gives up one LIR page.
+//! * S is limited to twice the capacity, by dropping the oldest ghosts.
 //!
-//! One of its habits is a switch and off: with a single frame for HIR pages (memory below 200
-//! pages), a hit on the page in Q pushes that very page out of Q, and it goes on counting as
-//! resident while it is in S. With these phantoms LIRS-2 does not hold.
+//! A further behaviour of libCacheSim is a switch, and off. It concerns a single frame for HIR
+//! pages (memory below 200 pages). A hit on the page in Q then evicts this very page, which still
+//! counts as resident while it is in S. With these phantoms LIRS-2 does not hold.
 //!
 //! Invariants:
-//! * LIRS-1: the last page of S is LIR, unless S holds one page or none.
+//! * LIRS-1: the last page of S is LIR, unless S contains one page or none.
 //! * LIRS-2: resident pages are the LIR pages and the pages of Q, at most `capacity` together.
 //! * LIRS-3: a page on the ghost list is in S and not resident.
 
 use super::chain::Chains;
 use super::{Policy, Tally};
 
-/// The lists of `aside`: resident HIR pages, and ghosts in order of eviction.
+/// Lists of `aside`: resident HIR pages, and ghosts in order of eviction.
 const QUEUE: usize = 0;
 const GHOSTS: usize = 1;
 
@@ -43,8 +43,9 @@ pub struct Lirs {
 }
 
 impl Lirs {
-    /// An empty cache of `capacity` pages over the pages `0..pages`; `hir_share` of the capacity
-    /// is for HIR pages. `phantoms` says to count like libCacheSim where it holds too much.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`. `hir_share` of the
+    /// capacity is for HIR pages. `phantoms` makes the policy count the phantoms of libCacheSim as
+    /// resident.
     #[must_use]
     pub fn new(pages: u32, capacity: u32, hir_share: f64, phantoms: bool) -> Self {
         let hir_max = ((f64::from(capacity) * hir_share) as u32).max(1);
@@ -61,7 +62,7 @@ impl Lirs {
         }
     }
 
-    /// Drops what is not LIR from the bottom of S, up to the page on top.
+    /// Removes pages that are not LIR from the bottom of S, up to the page on top.
     fn prune(&mut self) {
         loop {
             let page = self.stack.tail(0);
@@ -80,7 +81,7 @@ impl Lirs {
         }
     }
 
-    /// Evicts the oldest page of Q. It stays in S, if it is there, as a ghost.
+    /// Evicts the oldest page of Q. If the page is in S, it stays there as a ghost.
     fn evict_hir(&mut self) {
         let page = self.aside.pop_tail(QUEUE);
         self.tally.scanned += 1;

@@ -1,4 +1,4 @@
-//! LRU: evicts the page whose last access is longest ago.
+//! LRU: evicts the page with the oldest last access.
 
 use super::chain::Chains;
 use super::{Policy, Tally};
@@ -12,7 +12,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// An empty cache of `capacity` pages over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32) -> Self {
         Self { recency: Chains::new(pages), capacity, scanned: 0 }

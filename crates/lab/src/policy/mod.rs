@@ -1,7 +1,7 @@
 //! Replacement policies over dense page numbers, one file each, and the table of their names.
 //!
-//! A policy sees one page at a time and answers whether it was resident. Its state is index arrays
-//! over `0..pages`; nothing is hashed and nothing is allocated per access once it is warm.
+//! A policy sees one page at a time and answers whether the page was resident. Its state is index
+//! arrays over `0..pages`. After warm-up an access neither hashes nor allocates.
 
 mod arc;
 mod belady;
@@ -30,52 +30,54 @@ pub use registry::{POLICIES, PolicyError, PolicyInfo, Settings, parse_list};
 
 use crate::trace::{Access, Kind};
 
-/// The pages that a policy will see.
+/// Pages that a policy will see.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint<'a> {
-    /// How many: the page numbers are `0..pages`.
+    /// Number of pages; the page numbers are `0..pages`.
     pub pages: u32,
-    /// What kind of page each is at its first access; anonymous, where nothing is said.
+    /// Kind of each page at its first access; anonymous if empty.
     pub kinds: &'a [Kind],
-    /// The pages as the trace names them; empty, where the numbers are the names.
+    /// Names of the pages in the trace; empty if the numbers are the names.
     pub names: &'a [u64],
 }
 
-/// What a policy did apart from hits and misses.
+/// Work of a policy apart from hits and misses.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Tally {
-    /// Pages looked at in search of a victim.
+    /// Number of pages scanned in search of a victim.
     pub scanned: u64,
-    /// Pages looked at and kept: second chances, promotions, admissions.
+    /// Number of pages scanned and kept: second chances, promotions, admissions.
     pub protected: u64,
 }
 
-/// A replacement policy that needs to know only the past.
+/// Replacement policy that needs to know only the past.
 pub trait Policy {
-    /// Touches `page` and makes it resident. True if it was resident before.
+    /// Accesses `page` and makes it resident. Returns true if the page was resident before.
     fn touch(&mut self, page: u32) -> bool;
-    /// Whether `page` is in memory.
+    /// Returns whether `page` is in memory.
     fn is_resident(&self, page: u32) -> bool;
-    /// What eviction did so far.
+    /// Returns the work of eviction up to now.
     fn tally(&self) -> Tally;
-    /// Bytes on the heap.
+    /// Returns the number of bytes on the heap.
     fn heap_bytes(&self) -> usize;
 }
 
-/// A policy being fed a trace in chunks, so that dispatch costs nothing per access.
+/// A policy during a replay. It takes the trace in chunks, so that dispatch costs nothing per
+/// access.
 pub trait Replay: Send {
-    /// Replays a chunk. `next[i]` is the number of the next access to the page of `chunk[i]`, or
-    /// [`NEVER`]; it is empty unless [`PolicyInfo::needs_future`] is set. Returns the misses.
+    /// Replays a chunk and returns the number of misses. `next[i]` is the number of the next access
+    /// to the page of `chunk[i]`, or [`NEVER`]. `next` is empty unless [`PolicyInfo::needs_future`]
+    /// is set.
     fn feed(&mut self, chunk: &[Access], next: &[u32]) -> u64;
-    /// Whether page number `page` is in memory; `None` if the policy does not tell.
+    /// Returns whether page number `page` is in memory; `None` if the policy does not tell.
     fn is_resident(&self, page: u32) -> Option<bool>;
-    /// What eviction did so far.
+    /// Returns the work of eviction up to now.
     fn tally(&self) -> Tally;
-    /// Bytes on the heap.
+    /// Returns the number of bytes on the heap.
     fn heap_bytes(&self) -> usize;
 }
 
-/// Feeds a [`Policy`].
+/// Replay of a [`Policy`].
 struct Online<P>(P);
 
 impl<P: Policy + Send> Replay for Online<P> {
@@ -97,7 +99,7 @@ impl<P: Policy + Send> Replay for Online<P> {
     }
 }
 
-/// Feeds [`belady::Belady`].
+/// Replay of [`belady::Belady`].
 struct Offline(belady::Belady);
 
 impl Replay for Offline {

@@ -1,4 +1,4 @@
-//! The table of policies: names, settings, and how each is made.
+//! Table of policies: names, settings, and constructors.
 
 use ebb_mm::nearest::nearest;
 use ebb_mm::tunables::LruKind;
@@ -10,15 +10,15 @@ use super::{
 };
 use super::{lirs, lru, sieve, two_q, w_tiny_lfu};
 
-/// A request for a policy that cannot be met.
+/// Invalid request for a policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PolicyError {
     /// No policy has this name.
     #[error("there is no policy {name:?}; the nearest is {nearest:?} (of {all})")]
     Unknown {
-        /// The name asked for.
+        /// Requested name.
         name: String,
-        /// The most similar name.
+        /// Most similar name.
         nearest: &'static str,
         /// All names.
         all: String,
@@ -26,76 +26,76 @@ pub enum PolicyError {
     /// No policy in the run has this setting.
     #[error("there is no setting {key:?}; the nearest is {nearest:?}")]
     UnknownKey {
-        /// The key asked for.
+        /// Requested key.
         key: String,
-        /// The most similar key.
+        /// Most similar key.
         nearest: String,
     },
-    /// A setting has a value it cannot have.
+    /// A setting has an impossible value.
     #[error("setting {key}={value}: expected {expected}")]
     BadValue {
-        /// The key.
+        /// Key of the setting.
         key: String,
-        /// The value given.
+        /// Value in the setting.
         value: String,
-        /// What it should have been.
+        /// Description of the valid values.
         expected: String,
     },
     /// A setting is not of the form KEY=VALUE.
     #[error("setting {text:?}: expected KEY=VALUE, such as clock.bits=2")]
     NotASetting {
-        /// The text given.
+        /// Text of the setting.
         text: String,
     },
-    /// A switch of the engine has a value it cannot have.
+    /// A switch of the engine has an impossible value.
     #[error("setting {0}")]
     Engine(ebb_mm::tunables::SetError),
     /// The cache is too small for the policy.
     #[error("{policy} needs at least {least} pages of memory, not {given}")]
     TooSmall {
-        /// The policy.
+        /// Name of the policy.
         policy: &'static str,
-        /// The fewest pages it works with.
+        /// Smallest number of pages that the policy works with.
         least: u32,
-        /// The pages given.
+        /// Requested number of pages.
         given: u32,
     },
 }
 
-/// A number that a policy can be given.
+/// Numeric parameter of a policy.
 #[derive(Debug)]
 pub struct Parameter {
-    /// Its name, after the policy's name and a dot.
+    /// Name, after the policy's name and a dot.
     pub key: &'static str,
-    /// The value it has unless set.
+    /// Default value.
     pub default: f64,
-    /// The least and greatest values it can have.
+    /// Least and greatest value.
     pub range: (f64, f64),
-    /// Whether only whole numbers are meant.
+    /// Whether the value must be a whole number.
     pub whole: bool,
-    /// What it is.
+    /// Description in one line.
     pub about: &'static str,
 }
 
-/// One row of the table.
+/// One policy of the table.
 #[derive(Debug)]
 pub struct PolicyInfo {
-    /// The name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
     /// Other accepted spellings.
     pub aliases: &'static [&'static str],
-    /// One line about it.
+    /// Description in one line.
     pub about: &'static str,
-    /// What can be set.
+    /// Parameters of the policy.
     pub parameters: &'static [Parameter],
-    /// The fewest pages it works with.
+    /// Smallest number of pages that the policy works with.
     pub capacity_min: u32,
-    /// Whether it must be told the next access of each page.
+    /// Whether the policy needs the next access of each page.
     pub needs_future: bool,
     make: fn(Footprint<'_>, u32, &Values<'_>) -> Box<dyn Replay>,
 }
 
-/// The values of one policy's parameters.
+/// Values of one policy's parameters.
 struct Values<'a> {
     info: &'a PolicyInfo,
     settings: &'a Settings,
@@ -114,12 +114,12 @@ impl Values<'_> {
 #[derive(Clone, Default, Debug)]
 pub struct Settings {
     numbers: Vec<(&'static str, &'static str, f64)>,
-    /// The switches of Ebb's own engine.
+    /// Switches of Ebb's own engine.
     pub engine: EngineSettings,
 }
 
 impl Settings {
-    /// Parses `KEY=VALUE` texts; a later one of the same key wins.
+    /// Parses `KEY=VALUE` texts; a later text with an equal key wins.
     pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, PolicyError> {
         let mut settings = Self::default();
         for text in texts {
@@ -181,7 +181,7 @@ impl PolicyInfo {
         })
     }
 
-    /// Makes an empty cache of `capacity` pages over a footprint.
+    /// Builds an empty cache of `capacity` pages over a footprint.
     pub fn build(
         &self,
         footprint: Footprint<'_>,
@@ -233,7 +233,7 @@ const fn whole(
     Parameter { key, default, range, whole: true, about }
 }
 
-/// The state libCacheSim's generator starts with.
+/// Initial state of libCacheSim's random generator.
 const LECAR_SEED: f64 = 0xdead_beef_u32 as f64;
 
 const ROW: PolicyInfo = PolicyInfo {
@@ -246,7 +246,7 @@ const ROW: PolicyInfo = PolicyInfo {
     make: |footprint, capacity, _| Box::new(Online(lru::Lru::new(footprint.pages, capacity))),
 };
 
-/// Every policy there is.
+/// All policies.
 pub static POLICIES: &[PolicyInfo] = &[
     PolicyInfo {
         name: "gen",

@@ -1,29 +1,29 @@
-//! PART-3-FIFO (Yang and others, SOSP 2023): a small FIFO that filters pages seen once, a main FIFO
-//! with second chances, and a FIFO of ghosts that sends returning pages straight to main.
+//! S3-FIFO (Yang and others, SOSP 2023): a small FIFO that filters pages seen once, a main FIFO
+//! with second chances, and a FIFO of ghosts. A page that returns from the ghosts goes straight to
+//! main.
 
 use std::collections::VecDeque;
 
 use super::chain::Chains;
 use super::{Policy, Tally};
 
-/// The tag's queue bits.
+/// Bits of the tag for the queue.
 const QUEUE: u8 = 0b1100;
 const ABSENT: u8 = 0b0000;
 const GHOST: u8 = 0b0100;
 const SMALL: u8 = 0b1000;
 const MAIN: u8 = 0b1100;
-/// The tag's counter bits; the counter stops at its highest value.
+/// Bits of the tag for the counter; the counter stops at its highest value.
 const COUNT: u8 = 0b0011;
 
-/// The limits, as shares of the capacity, and the hits that a page of the small FIFO needs to move
-/// on to main.
+/// Limits as shares of the capacity, and the threshold for promotion to main.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     /// Size of the small FIFO.
     pub small: f64,
     /// Size of the ghost FIFO.
     pub ghost: f64,
-    /// Hits in the small FIFO that take a page to main: 1 to 3.
+    /// Number of hits in the small FIFO that promotes a page to main: 1 to 3.
     pub threshold: u8,
 }
 
@@ -43,7 +43,7 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// An empty cache of `capacity` pages over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32, shares: Shares) -> Self {
         Self {
@@ -70,8 +70,8 @@ impl S3Fifo {
         }
     }
 
-    /// Evicts from small what was not hit often enough; the rest goes to main. May free nothing if
-    /// all of it goes to main.
+    /// Evicts a page with too few hits from small, and moves the pages before it to main. May free
+    /// nothing if all pages go to main.
     fn evict_small(&mut self) {
         while let Some(page) = self.small.pop_front() {
             self.tally.scanned += 1;

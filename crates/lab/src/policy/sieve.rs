@@ -1,5 +1,5 @@
-//! SIEVE: a FIFO list with one visited bit and a hand that walks from the tail to the head and
-//! evicts the first page not visited. Unlike CLOCK it leaves the spared pages where they are.
+//! SIEVE: a FIFO list with one visited bit and a hand. The hand walks from the tail to the head and
+//! evicts the first page that was not visited. Unlike CLOCK, SIEVE does not move the spared pages.
 
 use super::chain::Chains;
 use super::{Policy, Tally};
@@ -9,14 +9,14 @@ use super::{Policy, Tally};
 pub struct Sieve {
     order: Chains<1>,
     visited: Vec<u8>,
-    /// Where the next search starts; the list's end stands for its tail.
+    /// Page at which the next search starts; the list's sentinel stands for the tail.
     hand: u32,
     capacity: u32,
     tally: Tally,
 }
 
 impl Sieve {
-    /// An empty cache of `capacity` pages over the pages `0..pages`.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`.
     #[must_use]
     pub fn new(pages: u32, capacity: u32) -> Self {
         let order = Chains::new(pages);

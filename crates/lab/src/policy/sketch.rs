@@ -1,21 +1,22 @@
-//! A counting sketch: how often a page was seen lately, in a few counters shared by all pages.
+//! Counting sketch: estimates how often a page was seen recently, with a few counters shared by all
+//! pages.
 //!
-//! Each page has `HASHES` counters; adding raises all of them and the estimate is the lowest.
-//! Halving all of them makes old counts fade.
+//! Each page has `HASHES` counters. Adding raises all of them, and the estimate is the lowest.
+//! Halving all counters makes old counts fade.
 
-/// Counters per page.
+/// Number of counters of a page.
 const HASHES: u32 = 10;
-/// Counters per page that the sketch is made for: 0.1 % of the estimates of absent pages exceed 0.
+/// Number of counters per page of capacity: 0.1 % of the estimates of absent pages exceed 0.
 const COUNTERS_PER_ENTRY: f64 = 14.377_587_573_7;
 
-/// The seeds of the two hashes, libCacheSim's.
+/// Seeds of the two hashes, from libCacheSim.
 const SEEDS: [u64; 2] = [0x1234_5678, 0x1234_4321];
 
-/// The counters.
+/// Counters and hashes of the sketch.
 #[derive(Debug)]
 pub struct Sketch {
     counters: Vec<u16>,
-    /// `2^64 / counters`, rounded up: turns remainders into multiplications.
+    /// `2^64 / counters`, rounded up: replaces remainders by multiplications.
     inverse: u64,
     /// Two 32-bit hashes of each page.
     hashes: Vec<[u32; 2]>,
@@ -37,12 +38,12 @@ fn xxh64(number: u64, seed: u64) -> u64 {
 }
 
 impl Sketch {
-    /// A sketch for `entries` pages out of `0..pages`.
+    /// Creates a sketch for `entries` pages out of `0..pages`.
     #[must_use]
     pub fn new(pages: u32, entries: u32) -> Self {
         let counters = (f64::from(entries) * COUNTERS_PER_ENTRY).ceil() as usize;
         let counters = vec![0; counters.max(2 * HASHES as usize)];
-        // Objects are numbered from 1 in the measurements this policy is held against.
+        // The reference measurements number objects from 1.
         let hash = |page: u32| SEEDS.map(|seed| xxh64(u64::from(page) + 1, seed) as u32);
         Self {
             inverse: u64::MAX / counters.len() as u64 + 1,
@@ -57,12 +58,12 @@ impl Sketch {
         let (inverse, len) = (self.inverse, self.counters.len() as u128);
         (0..HASHES).map(move |i| {
             let hash = start.wrapping_add(i.wrapping_mul(step));
-            // The remainder of hash / len (Lemire, Kaser and Kurz 2019).
+            // Remainder of hash / len (Lemire, Kaser and Kurz 2019).
             ((u128::from(inverse.wrapping_mul(u64::from(hash))) * len) >> 64) as usize
         })
     }
 
-    /// Counts one sight of `page`.
+    /// Counts one access to `page`.
     #[inline]
     pub fn add(&mut self, page: u32) {
         for slot in self.slots(page) {
@@ -70,7 +71,8 @@ impl Sketch {
         }
     }
 
-    /// How often `page` was seen, at most; never less than the truth except for halvings.
+    /// Returns the estimated number of accesses to `page`. The estimate is never too low, apart
+    /// from halvings.
     #[must_use]
     #[inline]
     pub fn estimate(&self, page: u32) -> u16 {
@@ -84,7 +86,7 @@ impl Sketch {
         }
     }
 
-    /// Bytes on the heap.
+    /// Returns the number of bytes on the heap.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.counters.capacity() * 2 + self.hashes.capacity() * 8

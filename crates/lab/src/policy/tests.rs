@@ -1,5 +1,5 @@
-//! Every policy against its invariants, and the simple ones against models that are slow and
-//! obviously right.
+//! Tests every policy against its invariants, and the simple policies against slow, obviously
+//! correct models.
 
 use std::collections::VecDeque;
 
@@ -21,12 +21,12 @@ fn footprint(pages: &[u32]) -> u32 {
     pages.iter().max().map_or(0, |top| top + 1)
 }
 
-/// A footprint of anonymous pages.
+/// Returns a footprint of anonymous pages.
 fn all(pages: u32) -> Footprint<'static> {
     Footprint { pages, kinds: &[], names: &[] }
 }
 
-/// The policies that work with a few pages.
+/// Returns the policies that work with a few pages.
 fn textbook() -> impl Iterator<Item = &'static PolicyInfo> {
     POLICIES.iter().filter(|info| info.capacity_min < 16)
 }
@@ -38,7 +38,8 @@ fn misses(name: &str, set: &[&str], capacity: u32, pages: &[u32]) -> u64 {
     replay.feed(&accesses(pages), &next_accesses(pages))
 }
 
-/// Misses of a cache written as a list of `(page, mark)`, first to be evicted first.
+/// Counts misses of a cache modelled as a list of `(page, mark)`. The first entry is the next
+/// victim.
 fn model(
     pages: &[u32],
     mut evict: impl FnMut(&mut VecDeque<(u32, u32)>),
@@ -96,7 +97,7 @@ fn fifo_model(pages: &[u32], capacity: u32) -> u64 {
     model(pages, evict, |_, _| {}, capacity)
 }
 
-/// SIEVE with the hand as the page it rests on.
+/// Models SIEVE with the hand as a page.
 fn sieve_model(pages: &[u32], capacity: u32) -> u64 {
     let mut hand: Option<u32> = None;
     let evict = move |list: &mut VecDeque<(u32, u32)>| {
@@ -112,7 +113,7 @@ fn sieve_model(pages: &[u32], capacity: u32) -> u64 {
     model(pages, evict, |list, at| list[at].1 = 1, capacity)
 }
 
-/// The optimum by looking for the farthest next access each time.
+/// Models the optimum by a search for the farthest next access at each eviction.
 fn belady_model(pages: &[u32], capacity: u32) -> u64 {
     let mut resident: Vec<u32> = Vec::new();
     let mut misses = 0;
@@ -134,7 +135,7 @@ fn belady_model(pages: &[u32], capacity: u32) -> u64 {
     misses
 }
 
-/// Random accesses with some skew, so that both hits and misses happen.
+/// Generates skewed random accesses, so that both hits and misses happen.
 fn pages_strategy() -> impl Strategy<Value = Vec<u32>> {
     let page = prop_oneof![0u32..6, 0u32..40, 20u32..24];
     prop::collection::vec(page, 1..400)
@@ -155,8 +156,8 @@ proptest! {
         prop_assert_eq!(misses("belady", &[], capacity, &pages), belady_model(&pages, capacity));
     }
 
-    /// Hits only on resident pages, never more of them than the memory, and the page just touched
-    /// among them.
+    /// Shows that only resident pages hit, that they never exceed the memory, and that the last
+    /// accessed page is resident.
     #[test]
     fn every_policy_keeps_its_invariants(pages in pages_strategy(), capacity in 4u32..30) {
         let next = next_accesses(&pages);
@@ -237,8 +238,8 @@ fn lists_are_read_in_order_without_repeats() {
     assert_eq!(names("opt,all")[0], "belady");
 }
 
-/// With one frame for HIR pages, libCacheSim's LIRS evicts the very page that is being hit and
-/// goes on counting it as resident.
+/// Shows that the page being hit stays resident. With one frame for HIR pages, libCacheSim's LIRS
+/// evicts this very page and continues to count it as resident.
 #[test]
 fn lirs_hit_on_a_queue_page_that_left_the_stack_keeps_it() {
     let info = PolicyInfo::find("lirs").unwrap();
@@ -250,8 +251,8 @@ fn lirs_hit_on_a_queue_page_that_left_the_stack_keeps_it() {
     }
 }
 
-/// The engine answers to the same laws as the textbook: each page is missed at least once, memory
-/// for all pages misses each once, and the optimum is not beaten.
+/// Shows that the engine obeys the laws of the textbook policies. Each page misses at least once,
+/// memory for all pages misses each once, and the optimum is a lower bound.
 #[test]
 fn the_engine_replays_and_obeys_its_switches() {
     let synth = crate::trace::synth::Synth::parse("zipf,pages=4000,accesses=60000").unwrap();
@@ -292,8 +293,8 @@ fn the_engine_replays_and_obeys_its_switches() {
     assert_eq!(error, "setting gen.bloom: 'maybe' is not one of on|off");
 }
 
-/// Dirty file pages piled up until reclaim found nothing else and gave up: nobody cleans them in
-/// the replay machine.
+/// Shows that reclaim can evict written file pages. The replay machine has no flusher, so dirty
+/// pages would pile up until reclaim finds nothing else.
 #[test]
 fn written_file_pages_can_be_reclaimed() {
     let pages = 2000;

@@ -1,5 +1,5 @@
-//! 2Q, full version (Johnson and Shasha, VLDB 1994): a FIFO for pages seen once, its ghosts, and
-//! an LRU list for pages that came back after leaving the FIFO.
+//! 2Q, full version (Johnson and Shasha, VLDB 1994): a FIFO for pages seen once, its ghosts, and an
+//! LRU list for pages that return after leaving the FIFO.
 
 use super::chain::Chains;
 use super::{Policy, Tally};
@@ -7,7 +7,7 @@ use super::{Policy, Tally};
 const IN: usize = 0;
 const MAIN: usize = 1;
 const OUT: usize = 2;
-/// The tag of a page on no list; else the tag is the list's number.
+/// Tag of a page on no list; otherwise the tag is the list's number.
 const ABSENT: u8 = 3;
 
 /// The three lists, newest first, and their limits.
@@ -22,8 +22,8 @@ pub struct TwoQ {
 }
 
 impl TwoQ {
-    /// An empty cache of `capacity` pages over the pages `0..pages`; the FIFO and its ghosts take
-    /// these shares of the capacity.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`. `in_share` and
+    /// `out_share` are the shares of the FIFO and of its ghosts.
     #[must_use]
     pub fn new(pages: u32, capacity: u32, in_share: f64, out_share: f64) -> Self {
         Self {

@@ -1,9 +1,9 @@
-//! W-TinyLFU (Einziger, Friedman and Manes, ACM TOS 2017): a small LRU window in front of a
-//! segmented LRU; a page leaving the window enters the main part only if the sketch has seen it
-//! more often than the page it would push out.
+//! W-TinyLFU (Einziger, Friedman and Manes, ACM TOS 2017): a small LRU window before a segmented
+//! LRU. A page that leaves the window enters the main part only if the sketch has seen it more
+//! often than the victim there.
 //!
-//! The admission, the sketch's size and what is counted in it follow libCacheSim, whose miss
-//! ratios this policy is held against.
+//! The admission, the size of the sketch and the counted accesses follow libCacheSim, the reference
+//! for miss ratios of this policy.
 
 use super::chain::Chains;
 use super::sketch::Sketch;
@@ -12,9 +12,9 @@ use super::{Policy, Tally};
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
 const PROTECTED: usize = 2;
-/// The tag of a page on no list; else the tag is the list's number.
+/// Tag of a page on no list; otherwise the tag is the list's number.
 const ABSENT: u8 = 3;
-/// Main hits between two halvings of the sketch, per page of the main part.
+/// Number of hits in the main part between two halvings of the sketch, per page of the main part.
 const SAMPLE: u64 = 32;
 
 /// The window, the two segments of the main part, and the sketch.
@@ -31,8 +31,8 @@ pub struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    /// An empty cache of `capacity` pages over the pages `0..pages`; `window` is the window's
-    /// share of the capacity.
+    /// Creates an empty cache of `capacity` pages over the pages `0..pages`; `window` is the
+    /// window's share of the capacity.
     #[must_use]
     pub fn new(pages: u32, capacity: u32, window: f64) -> Self {
         let window_max = ((f64::from(capacity) * window) as u32).clamp(1, capacity);
@@ -64,7 +64,7 @@ impl WTinyLfu {
         self.tags[page as usize] = ABSENT;
     }
 
-    /// The segment whose last page the main part would evict.
+    /// Returns the segment whose last page is the next victim of the main part.
     fn victim_segment(&self) -> usize {
         if self.lists.len(PROBATION) > 0 { PROBATION } else { PROTECTED }
     }
@@ -115,8 +115,8 @@ impl WTinyLfu {
         } else {
             self.put(page, PROBATION, PROTECTED);
             while self.lists.len(PROTECTED) > self.segment_max[PROTECTED - 1] {
-                let cooled = self.lists.tail(PROTECTED);
-                self.put(cooled, PROTECTED, PROBATION);
+                let demoted = self.lists.tail(PROTECTED);
+                self.put(demoted, PROTECTED, PROBATION);
                 while self.lists.len(PROBATION) > self.segment_max[PROBATION - 1].max(1) {
                     self.forget(PROBATION);
                     self.tally.scanned += 1;

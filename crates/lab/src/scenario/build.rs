@@ -1,4 +1,4 @@
-//! From a scenario and a seed to a run.
+//! Builds a machine from a scenario and a seed, and runs it.
 
 use std::collections::BTreeMap;
 
@@ -20,23 +20,25 @@ use crate::machine::slab::Slab;
 use crate::machine::{
     Device, DeviceSpec, Live, Machine, Mem, Outcome, Patience, Preset, Tracepoints,
 };
-use crate::workload::spec::Place;
+use crate::workload::spec::Setting;
 use crate::workload::{KINDS, Plan};
 
-/// The names of the kinds of operations.
+/// Names of the kinds of operations.
 const KIND_NAMES: [&str; KINDS] = ["read", "write", "alloc", "other"];
 
-/// The kernel keeps no less free than this, whatever the size of the machine.
+/// Least free memory in KiB that the kernel keeps, whatever the size of the machine.
 const MIN_FREE_KBYTES: u64 = 128;
 
-/// The scaling rule asks for 2^18 frames at least. Of a smaller machine as large a part is scanned in one
-/// pass as of one of that size; its lists would be divided down to no pages at all.
+/// Base-2 logarithm of the least number of frames that the scaling rule asks for. One pass scans as
+/// large a part of a smaller machine as of one of this size. Otherwise the division would leave no
+/// pages of its lists to scan.
 const FRAMES_LOG_MIN: u32 = 18;
 
-/// What one run measured.
+/// Values measured by one run, by metric.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// The names of what a run of the scenario may measure. Those of kinds of operations that it never does are among them.
+/// Returns the names of all metrics that a run of the scenario may measure. Metrics of operations
+/// that the workloads never do are among them.
 #[must_use]
 pub fn metric_names(s: &Scenario) -> Vec<String> {
     let all = if s.workload.iter().any(|w| w.allocation.is_some()) {
@@ -59,12 +61,12 @@ pub fn metric_names(s: &Scenario) -> Vec<String> {
 /// Runs the scenario once.
 ///
 /// # Errors
-/// A switch or workload that makes no sense, or a conservation law that does not hold.
+/// Fails if a switch or workload is invalid, or if a conservation law does not hold.
 pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outcome), String> {
     run_with(s, seed, samples, Patience::default())
 }
 
-/// The same with a patience of one's own.
+/// Runs the scenario once with the limits of `patience`.
 ///
 /// # Errors
 /// As [`run_once`].
@@ -77,7 +79,7 @@ pub fn run_with(
     run_traced(s, seed, samples, patience, None)
 }
 
-/// Why a run of this scenario has no tracepoints of a kernel, if it has none.
+/// Returns the reason why a run of this scenario has no kernel tracepoints; none if it has them.
 #[must_use]
 pub fn no_tracepoints(s: &Scenario) -> Option<&'static str> {
     if s.machine.live.on {
@@ -87,10 +89,10 @@ pub fn no_tracepoints(s: &Scenario) -> Option<&'static str> {
     allocation.then_some("is the page allocator alone, without reclaim")
 }
 
-/// The same, and what reclaim does is told to `tracepoints`.
+/// Runs the scenario once with the limits of `patience`, and reports reclaim to `tracepoints`.
 ///
 /// # Errors
-/// As [`run_once`]; or what could not be written.
+/// As [`run_once`]; also if a tracepoint cannot be written.
 pub fn run_traced(
     s: &Scenario,
     seed: u64,
@@ -111,7 +113,7 @@ pub fn run_traced(
     });
     tun.classic.scale = stands_for;
     if stands_for > 1 && !s.switches.iter().any(|pair| pair.starts_with("classic.fold")) {
-        // What is folded every 32 pages of a large machine is exact on a small one.
+        // A large machine folds these counters in batches; at this scale they are exact.
         tun.classic.fold = 0;
     }
     let end = s.machine.dma + s.machine.frames;
@@ -137,11 +139,11 @@ pub fn run_traced(
     }
     if s.machine.gb.is_some() {
         mem.lift = FRAMES_LOG_MIN.saturating_sub(s.machine.frames.ilog2()) as u8;
-        // At the limit of a memcg nothing is scaled but its size: at the same rate of pages a task frees as
-        // many at a time as there, in the same batches.
+        // A memcg's limit scales only the size. At one rate of pages, a task frees as many pages at
+        // a time as on the real machine, in equal batches.
         mem.memcg_lift = mem.lift.max((stands_for as f64).log2().round() as u8);
     }
-    mem.haste = stands_for;
+    mem.time_scale = stands_for;
     mem.flusher = Flusher::new(&s.machine.dirty, stands_for);
     let pages = |limit: f64| (f64::from(s.machine.frames) * limit) as u64;
     for m in &s.memcg {
@@ -165,7 +167,7 @@ pub fn run_traced(
         let limit = s.memcg.get(memcg).and_then(|m| m.limit);
         let memory = limit.map_or(u64::from(s.machine.frames), pages);
         let seed = seed.wrapping_mul(0x9e37_79b9) + i as u64;
-        w.plan(&mut plan, &Place { memcg, memory, seed, measured: !w.background })?;
+        w.plan(&mut plan, &Setting { memcg, memory, seed, measured: !w.background })?;
         names.resize(plan.threads.len(), w.name.clone());
     }
     if s.machine.live.on {
@@ -204,7 +206,7 @@ pub fn run_traced(
     Ok((metrics(&outcome), outcome))
 }
 
-/// Memory under Ebb, if what runs is what `ebb run` manages.
+/// Returns the model of memory under Ebb, if `ebb run` can manage the workload.
 fn live(s: &Scenario, plan: &Plan, limit: u64) -> Result<Box<Live>, String> {
     let mut regions = plan.spaces.iter().flat_map(|space| &space.regions);
     if regions.any(|region| region.pages > 0 && region.backing != Backing::Anon) {
@@ -220,15 +222,15 @@ fn live(s: &Scenario, plan: &Plan, limit: u64) -> Result<Box<Live>, String> {
     if s.machine.live.file && s.machine.swap.is_none() {
         return Err("machine.live.file: there is no machine.swap to put it on".into());
     }
-    // What cooling measured best with, under the switches of the arm.
-    let mut tun = Evidence::Cooling.tunables();
+    // Settings with which standby measured best, under the switches of the arm.
+    let mut tun = Evidence::Standby.tunables();
     for pair in s.switches.iter().filter(|pair| !pair.starts_with("preset=")) {
         tun.set(pair).map_err(|e| e.to_string())?;
     }
     Ok(Box::new(Live::new(&s.machine.live, limit, tun)))
 }
 
-/// The machine's nodes and zones, and which node each CPU belongs to.
+/// Returns the nodes and zones of the machine, and the node of each CPU.
 fn layout(m: &MachineSpec) -> Config {
     let (dma, end) = (m.dma, m.dma + m.frames);
     let mut kinds = vec![ZoneKind::Normal];
@@ -260,16 +262,17 @@ fn layout(m: &MachineSpec) -> Config {
     config
 }
 
-/// Gives the machine the reserves of one of `gb` gigabytes and as many CPUs, scaled down to its frames.
-/// Sized by its own formulas a small machine with many CPUs would keep a tenth of its memory in their
-/// sets, a large one keeps a thousandth.
+/// Gives the machine the reserves of one of `gb` gigabytes and as many CPUs, scaled down to its
+/// frames. By the kernel's formulas a small machine with many CPUs would keep a tenth of its memory
+/// in the per-CPU lists. A large machine keeps a thousandth.
 fn scale(config: &mut Config, m: &MachineSpec, gb: f64) {
     let real = (gb * FRAMES_OF_A_GB) as u64;
     let ratio = f64::from(m.frames) / real as f64;
     let min_free = watermark::min_free_kbytes(real);
     let marks = watermark::marks(real, real, min_free, config.watermark_scale_factor, false);
     config.min_free_kbytes = Some(((min_free as f64 * ratio) as u64).max(MIN_FREE_KBYTES));
-    // Unscaled, what many CPUs have not told their zone yet would be more than its watermarks.
+    // Unscaled, the counts that many CPUs have not reported to the zone yet would exceed its
+    // watermarks.
     let slack = watermark::threshold_normal(m.cpus as u32, real);
     config.counter_slack = Some((f64::from(slack) * ratio) as u32);
     let size = watermark::pcp_size(real, &marks, m.cpus as u32, 0);
@@ -278,7 +281,7 @@ fn scale(config: &mut Config, m: &MachineSpec, gb: f64) {
     config.pcp = (high > 0).then_some(PcpRule::Fixed { high, batch, huge_high: 0, huge_batch: 1 });
 }
 
-/// The allocation benchmark.
+/// Runs the allocation benchmark.
 fn allocation(a: &Allocation, cpus: usize, seed: u64) -> Result<(Metrics, Outcome), String> {
     let measured = allocation::run(a, cpus, seed)?;
     Ok((allocation_metrics(&measured), Outcome::default()))
@@ -295,7 +298,7 @@ fn allocation_metrics(measured: &allocation::Measured) -> Metrics {
     m
 }
 
-/// Everything measured, by name.
+/// Returns all measured values, by name.
 fn metrics(o: &Outcome) -> Metrics {
     let mut m = Metrics::new();
     let seconds = o.elapsed_ns as f64 / 1e9;
@@ -307,7 +310,7 @@ fn metrics(o: &Outcome) -> Metrics {
     put("ops_per_s", o.rate());
     put("fairness", o.fairness);
     for (kind, h) in KIND_NAMES.iter().zip(&o.latency).filter(|(_, h)| h.count() > 0) {
-        // While all threads worked, as all operations together are counted.
+        // Rate while all threads worked, as for all operations together.
         let part = h.count() as f64 / (o.ops.max(1) as f64);
         put(&format!("{kind}_per_s"), o.rate() * part);
         put(&format!("{kind}_mean_us"), h.mean() / 1000.0);

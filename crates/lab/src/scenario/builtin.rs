@@ -1,4 +1,4 @@
-//! The scenarios that come with Ebb, one for each published result.
+//! Built-in scenarios, one for each published result.
 
 use ebb_mm::nearest::nearest;
 
@@ -7,15 +7,15 @@ use super::ScenarioError;
 /// A built-in scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Builtin {
-    /// Its name.
+    /// Name of the scenario.
     pub name: &'static str,
-    /// Its file.
+    /// Text of the scenario file.
     pub text: &'static str,
 }
 
 macro_rules! builtin {
     ($($name:literal),* $(,)?) => {
-        /// All of them, in the order in which they are listed.
+        /// All built-in scenarios, in the order of `ebb lab list`.
         pub const BUILTIN: &[Builtin] = &[$(
             Builtin { name: $name, text: include_str!(concat!("builtin/", $name, ".toml")) }
         ),*];
@@ -50,10 +50,10 @@ builtin![
     "kswapd-mismatch",
 ];
 
-/// The scenario of that name.
+/// Finds the built-in scenario `name`.
 ///
 /// # Errors
-/// There is none.
+/// Fails if there is none of this name.
 pub fn find(name: &str) -> Result<&'static Builtin, ScenarioError> {
     let names: Vec<&str> = BUILTIN.iter().map(|b| b.name).collect();
     BUILTIN.iter().find(|b| b.name == name).ok_or_else(|| {

@@ -1,12 +1,12 @@
-//! Memcgs of which there are several, each with workloads of its own: `copies` of one in the file.
+//! Copies of memcgs: `copies` of one memcg in the file, each with workloads of its own.
 
 use super::Scenario;
 
 impl Scenario {
-    /// Says what cannot be copied.
+    /// Checks that the memcgs can be copied.
     ///
     /// # Errors
-    /// None or too many copies, or a memcg in which others lie.
+    /// Fails for no or too many copies, or if a copied memcg contains others.
     pub(super) fn check_copies(&self) -> Result<(), String> {
         for m in &self.memcg {
             if m.copies == 0 || m.copies > 4096 {
@@ -21,7 +21,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// With every copy a memcg of its own, `NAME-1` and so on, and each workload of it once in each.
+    /// Returns the scenario with every copy as a memcg of its own (`NAME-1` and so on). Each copy
+    /// has every workload of the memcg once.
     pub(super) fn with_copies(&self) -> Self {
         let mut all = self.clone();
         if self.memcg.iter().all(|m| m.copies == 1) {

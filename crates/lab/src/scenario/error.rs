@@ -1,43 +1,43 @@
-//! What is wrong with a scenario, where, and what would be right.
+//! Errors in scenarios: the fault, the place, and the nearest right name.
 
 use ebb_mm::nearest::nearest;
 
-/// A scenario that cannot be used.
+/// Error that makes a scenario unusable.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ScenarioError {
-    /// The file's text is wrong at a line.
+    /// A line of the file is wrong.
     #[error("{file}:{line}: {what}")]
     At {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The line.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// Description of the fault.
         what: String,
     },
-    /// The file as a whole makes no sense.
+    /// The file as a whole is invalid.
     #[error("{file}: {what}")]
     Wrong {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// What is wrong.
+        /// Description of the fault.
         what: String,
     },
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error("--set {pair}: {what}")]
     Setting {
-        /// The setting.
+        /// The setting, `KEY=VALUE`.
         pair: String,
-        /// What is wrong.
+        /// Description of the fault.
         what: String,
     },
-    /// No scenario has this name.
+    /// No scenario has the first name; the second is the nearest existing one.
     #[error("there is no scenario {0:?}; did you mean {1:?}? `ebb lab list` names them all")]
     Unknown(String, String),
 }
 
 impl ScenarioError {
-    /// What the parser found, with its line.
+    /// Converts an error of the TOML parser and finds the line.
     pub(super) fn in_file(file: &str, text: &str, error: &toml::de::Error) -> Self {
         let at = error.span().map_or(0, |span| span.start).min(text.len());
         let line = text[..at].matches('\n').count() + 1;
@@ -45,7 +45,7 @@ impl ScenarioError {
     }
 }
 
-/// The parser's words, with the nearest right name in place of the list of all.
+/// Rewrites a message of the parser: the nearest right name replaces the list of all names.
 pub(super) fn explain(message: &str) -> String {
     let message = message.trim();
     for (words, what) in [("unknown field `", "key"), ("unknown variant `", "value")] {

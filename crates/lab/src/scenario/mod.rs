@@ -1,9 +1,9 @@
-//! Scenarios: a machine, what runs on it, what is compared, and what was published.
+//! Scenarios: a machine, the workloads on it, the arms that are compared, and the published result.
 //!
-//! Owns the form of scenario files (TOML), the built-in ones, and settings from the command line.
-//! A wrong key or value is an error with its line and the nearest right one.
+//! Owns the form of scenario files (TOML), the built-in scenarios, and settings from the command
+//! line. A wrong key or value gives an error with the line and the nearest right name.
 //!
-//! A file says where each parameter is from: the publication, the rule that scales it down, or a
+//! A file says where each parameter comes from: the publication, the rule that scales it down, or a
 //! choice made here. No parameter is fitted to the published effect.
 
 mod build;
@@ -38,20 +38,20 @@ use crate::workload::ycsb::Ycsb;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topic {
-    /// The multi-gen LRU against the classic one, and its patch on prefaulted pages.
+    /// The multi-gen LRU against the classic LRU, and its patch for prefaulted pages.
     MultiGenLru,
     /// Aging in batches.
     BatchedAging,
-    /// What is done under the zone lock when a CPU's set is filled.
+    /// Work under the zone lock when a CPU's page set (pcp) is refilled.
     PcpRefill,
     /// When kswapd may sleep.
     KswapdSleep,
-    /// Dirty pages at the old end, and the loop around them.
+    /// Dirty pages at the old end of the lists, and the reclaim loop around them.
     DirtyPages,
 }
 
 impl Topic {
-    /// All of them.
+    /// All topics, in the order of reports.
     pub const ALL: [Self; 5] = [
         Self::MultiGenLru,
         Self::BatchedAging,
@@ -60,7 +60,7 @@ impl Topic {
         Self::DirtyPages,
     ];
 
-    /// Its name in reports.
+    /// Returns the name of the topic in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,46 +73,49 @@ impl Topic {
     }
 }
 
-/// The hardware.
+/// The hardware of a machine.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MachineSpec {
-    /// Frames of 4 KiB in its Normal zones, those of a DMA zone not counted.
+    /// Frames of 4 KiB in the Normal zones; frames of a DMA zone are not counted.
     pub frames: u32,
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: usize,
-    /// Memory nodes: frames and CPUs are dealt out to them evenly, in order. A DMA zone lies on the first.
+    /// Memory nodes. Frames and CPUs are divided among them evenly, in order. A DMA zone is on the
+    /// first node.
     #[serde(default = "one")]
     pub nodes: u32,
-    /// Gigabytes of the machine that the frames stand for: what the kernel sizes by a machine, the free
-    /// memory it keeps and the frames each CPU holds, is then that machine's, scaled down with it.
-    /// Absent: the machine is as large as it is.
+    /// Gigabytes of the real machine that the frames stand for. The kernel derives some sizes from
+    /// a machine's memory: the free memory it keeps, and the frames that each CPU holds. With this
+    /// key these are the sizes of the real machine, scaled down with it. Absent: the machine is as
+    /// large as its frames.
     pub gb: Option<f64>,
-    /// The machine is a node that is not the first: low zones are known, but lie on another node.
+    /// The machine stands for a node other than the first: low zones are known, but are on another
+    /// node.
     #[serde(default)]
     pub second_node: bool,
-    /// Frames of a DMA zone below them; 0: none.
+    /// Frames of a DMA zone below the Normal zones; 0: no such zone.
     #[serde(default)]
     pub dma: u32,
-    /// Frames that stay free in the DMA zone once the machine is up; the others are taken.
+    /// Frames that stay free in the DMA zone after boot; the others are allocated for good.
     pub dma_free: Option<u64>,
-    /// Frames that are taken from the start and never given back.
+    /// Frames that are allocated from the start and never freed.
     #[serde(default)]
     pub reserved: u32,
-    /// Where anonymous pages are stored; none: they cannot be.
+    /// Device for anonymous pages; none: they cannot be swapped out.
     pub swap: Option<DeviceSpec>,
-    /// Where files are.
+    /// Device with the files.
     pub disk: Option<DeviceSpec>,
     /// When dirty file pages are written.
     #[serde(default)]
     pub dirty: DirtySpec,
-    /// Caches beside the page lists (inodes, names of files), of which each pass of reclaim looks through a share;
-    /// absent: none.
+    /// Slab caches beside the page lists (inodes, names of files). Each pass of reclaim scans a
+    /// share of them. Absent: there are none.
     pub slab: Option<SlabSpec>,
-    /// Memory is Ebb's, as under `ebb run`, instead of a kernel's.
+    /// Ebb manages the memory, as under `ebb run`, instead of a kernel.
     #[serde(default)]
     pub live: LiveSpec,
-    /// Pages read ahead at most, in a file that is read in order.
+    /// Largest readahead window of a file that is read in order, in pages.
     #[serde(default = "read_ahead")]
     pub read_ahead: u64,
 }
@@ -125,38 +128,42 @@ fn read_ahead() -> u64 {
     WINDOW_FILE
 }
 
-/// The most nodes a machine has.
+/// Largest number of nodes of a machine.
 const NODES_MAX: u32 = 8;
-/// The fewest frames a node has.
+/// Smallest number of frames of a node.
 const NODE_FRAMES_MIN: u32 = 4096;
-/// Frames in a gigabyte.
+/// Number of frames in a gigabyte.
 pub const FRAMES_OF_A_GB: f64 = 262_144.0;
 
 /// A memory control group.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemcgSpec {
-    /// Its name.
+    /// Name of the memcg.
     pub name: String,
-    /// How many there are of it; each has the workloads that are put into it to itself.
+    /// Number of copies of the memcg. Each copy runs all workloads of the memcg by itself.
     #[serde(default = "one")]
     pub copies: u32,
-    /// The memcg it lies in, which comes before it in the file; none: it lies at the top.
+    /// Parent of the memcg, which comes before it in the file; none: the memcg is at the top.
     pub parent: Option<String>,
-    /// Its limit (`memory.max`) as a share of the machine's frames; none: only what is above limits it.
+    /// Limit of the memcg (`memory.max`) as a share of the machine's frames; none: only the limits
+    /// above it apply.
     pub limit: Option<f64>,
-    /// Above this share it is reclaimed and its tasks are slowed down.
+    /// Share of the frames above which the memcg is reclaimed and its tasks are throttled
+    /// (`memory.high`).
     pub high: Option<f64>,
-    /// Below this share it is reclaimed only if nothing else is left.
+    /// Share of the frames below which the memcg is reclaimed only if nothing else is left
+    /// (`memory.low`).
     #[serde(default)]
     pub low: f64,
-    /// Below this share it is never reclaimed for others.
+    /// Share of the frames below which the memcg is never reclaimed for other memcgs
+    /// (`memory.min`).
     #[serde(default)]
     pub min: f64,
-    /// So large a share is reclaimed on command (`memory.reclaim`) again and again.
+    /// Share of the frames that is reclaimed on command (`memory.reclaim`), at regular intervals.
     #[serde(default)]
     pub reclaim: f64,
-    /// How often, in milliseconds of the run.
+    /// Interval between two commands to reclaim, in milliseconds of the run.
     #[serde(default = "reclaim_ms")]
     pub reclaim_ms: f64,
 }
@@ -165,43 +172,45 @@ fn reclaim_ms() -> f64 {
     10.0
 }
 
-/// One side of the comparison.
+/// One arm of the comparison.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArmSpec {
-    /// Its name.
+    /// Name of the arm.
     pub name: String,
-    /// Settings, `KEY=VALUE`.
+    /// Settings of the arm, `KEY=VALUE`.
     #[serde(default)]
     pub set: Vec<String>,
 }
 
-/// What the publication says of a case.
+/// The published result of a case.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// The metric's value before.
+    /// Published value of the metric for the baseline.
     pub baseline: Option<f64>,
-    /// And after.
+    /// Published value of the metric with the change.
     pub patched: Option<f64>,
-    /// The change in percent, if only that is published.
+    /// Published change in percent, if only the change is published.
     pub effect: Option<f64>,
-    /// Its interval, in percent.
+    /// Published interval of the change, in percent.
     pub interval: Option<[f64; 2]>,
-    /// Whether the publication finds it significant.
+    /// Whether the publication finds the change significant.
     #[serde(default = "yes")]
     pub significant: bool,
-    /// The same comparison once more, where it was published twice.
+    /// Values of a second run of the comparison, if it was published twice.
     pub again: Option<Run>,
-    /// By how many percent its means differ by chance, where it says so or gives deviations.
+    /// Percent by which the means differ by chance, if the publication states it or gives
+    /// deviations.
     pub spread: Option<f64>,
-    /// A figure of it, of whichever arm, was used to bring the lab's level to it: it proves nothing.
+    /// Whether a published figure, of any arm, was used to set the lab's level. Then the comparison
+    /// proves nothing.
     #[serde(default)]
     pub calibration: bool,
-    /// Whether there is a figure: a bug that was there and is gone may have none.
+    /// Whether a figure was published. A bug that was found and fixed may have none.
     #[serde(default = "yes")]
     pub figure: bool,
-    /// What the values are rounded to ([`MeasureSpec::rounded_to`]).
+    /// Unit to which the published values are rounded ([`MeasureSpec::rounded_to`]).
     #[serde(skip)]
     pub rounded_to: f64,
 }
@@ -210,14 +219,14 @@ pub struct Published {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// The metric's value before.
+    /// Published value of the metric for the baseline.
     pub baseline: f64,
-    /// And after.
+    /// Published value of the metric with the change.
     pub patched: f64,
 }
 
 impl Run {
-    /// The change in percent.
+    /// Returns the change in percent.
     #[must_use]
     pub fn change(self) -> f64 {
         if self.baseline == 0.0 { 0.0 } else { (self.patched / self.baseline - 1.0) * 100.0 }
@@ -246,7 +255,7 @@ impl Default for Published {
 }
 
 impl Published {
-    /// The change in percent.
+    /// Returns the published change in percent.
     #[must_use]
     pub fn change(&self) -> f64 {
         match (self.effect, self.baseline, self.patched) {
@@ -261,44 +270,45 @@ impl Published {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaseSpec {
-    /// Its name.
+    /// Name of the case.
     pub name: String,
-    /// Settings, `KEY=VALUE`, before those of the arms.
+    /// Settings of the case, `KEY=VALUE`, which are applied before those of the arms.
     #[serde(default)]
     pub set: Vec<String>,
-    /// The metric compared, if not the scenario's.
+    /// Metric to compare, if it is not the scenario's.
     pub metric: Option<String>,
-    /// Whether more of that is better, if it is not as with the scenario's.
+    /// Whether a higher value of this metric is better, if the scenario's answer is different.
     pub higher_is_better: Option<bool>,
-    /// What the lab measures here, where rows with other metrics say the same by definition: they have one vote
-    /// together ([`rule`](crate::experiment::rule)).
+    /// Quantity that the lab measures, for rows whose different metrics are equal by definition.
+    /// Such rows have one vote together ([`rule`](crate::experiment::rule)).
     pub quantity: Option<String>,
-    /// What is compared, if not the scenario's arms: some of these, by name.
+    /// Names of the scenario's arms to compare, if not all of them.
     #[serde(default)]
     pub arms: Vec<String>,
-    /// ... or arms of its own.
+    /// Arms of the case itself, instead of the scenario's.
     #[serde(default)]
     pub arm: Vec<ArmSpec>,
-    /// What was published; absent: nothing was, and nothing is judged.
+    /// Published result of the case; absent: nothing was published, and nothing is judged.
     pub published: Option<Published>,
 }
 
-/// What is measured and how often.
+/// The metrics, and how often and how long the lab measures.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MeasureSpec {
-    /// The metric that decides.
+    /// Metric that decides.
     pub metric: String,
-    /// Whether more of it is better.
+    /// Whether a higher value of the metric is better.
     #[serde(default = "yes")]
     pub higher_is_better: bool,
     /// Further metrics to print.
     #[serde(default)]
     pub also: Vec<String>,
-    /// Seeds, at least 2.
+    /// Number of seeds, at least 2. Each arm runs once with each seed.
     #[serde(default = "ten")]
     pub seeds: u32,
-    /// What published values are rounded to: 1 for whole numbers; 0 if they have digits enough.
+    /// Unit to which the published values are rounded: 1 for whole numbers; 0 if they have enough
+    /// digits.
     #[serde(default)]
     pub rounded_to: f64,
     /// Virtual seconds to measure; 0: until the work is done.
@@ -314,9 +324,9 @@ fn ten() -> u32 {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Missing {
-    /// Its name.
+    /// Name of the published result.
     pub name: String,
-    /// Why.
+    /// Reason why the lab cannot run it.
     pub why: String,
 }
 
@@ -324,52 +334,54 @@ pub struct Missing {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Its name.
+    /// Name of the scenario.
     pub name: String,
-    /// One line.
+    /// Title of the scenario, in one line.
     pub title: String,
-    /// Where the published result is.
+    /// Publication with the result.
     pub source: String,
-    /// Which of the five bodies of published work it is of; none: it is the user's own.
+    /// One of the five bodies of published work, to which the scenario belongs; none: the scenario
+    /// is the user's own.
     pub topic: Option<Topic>,
-    /// The hardware.
+    /// Hardware of the machine.
     pub machine: MachineSpec,
     /// Costs that differ from the model's.
     #[serde(default)]
     pub costs: Costs,
-    /// Memcgs; one without a limit if there are none.
+    /// Memcgs; if there are none, one without a limit.
     #[serde(default)]
     pub memcg: Vec<MemcgSpec>,
-    /// What runs.
+    /// Workloads that run.
     pub workload: Vec<WorkloadSpec>,
-    /// What is measured.
+    /// Metrics, and how often and how long the lab measures.
     pub measure: MeasureSpec,
-    /// What is compared: the first is the baseline, the second is what was published.
+    /// Arms that are compared: the first is the baseline, the second is the published change.
     pub arm: Vec<ArmSpec>,
-    /// Variants.
+    /// Variants of the scenario, each with its own published result.
     #[serde(default)]
     pub case: Vec<CaseSpec>,
-    /// What was published and is not run.
+    /// Published results that the lab does not run.
     #[serde(default)]
     pub missing: Vec<Missing>,
     /// Settings of the engine in every arm and case.
     #[serde(default)]
     pub set: Vec<String>,
-    /// What was set beyond the file, for the engine.
+    /// Settings of the engine that apply to this run: those of the file's `set`, then those set for
+    /// the run.
     #[serde(skip)]
     pub switches: Vec<String>,
 }
 
 impl Scenario {
-    /// Reads a file's text.
+    /// Reads the text of a scenario file.
     ///
     /// # Errors
-    /// With the line, the key and the nearest right one.
+    /// Returns an error with the line, the wrong key and the nearest right one.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let scenario: Self =
             toml::from_str(text).map_err(|e| ScenarioError::in_file(file, text, &e))?;
         scenario.check().map_err(|what| ScenarioError::Wrong { file: file.into(), what })?;
-        // Settings are tried out here, so that a wrong one is told of before anything runs.
+        // Tries all settings here, so that a wrong setting is reported before anything runs.
         let table = set::table(text)?;
         let arms = scenario.arm.iter().chain(scenario.case.iter().flat_map(|c| &c.arm));
         for pairs in scenario.case.iter().map(|c| &c.set).chain(arms.map(|a| &a.set)) {
@@ -379,20 +391,20 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The same with settings applied in order.
+    /// Reads a scenario from `text` and applies the settings `pairs` in order.
     ///
     /// # Errors
-    /// A setting that makes no sense.
+    /// Fails if a setting is invalid.
     pub fn with(text: &str, pairs: &[String]) -> Result<Self, ScenarioError> {
         let mut scenario = set::apply(text, pairs)?;
         let own = scenario.set.clone();
         scenario.switches.splice(0..0, own);
-        // Each is a possible value by itself; together they may not be.
+        // Each setting is valid by itself, but several together may be invalid.
         scenario.check().map_err(|what| ScenarioError::Wrong { file: "--set".into(), what })?;
         Ok(scenario)
     }
 
-    /// What a case compares.
+    /// Returns the arms that a case compares.
     #[must_use]
     pub fn arms_of(&self, case: &CaseSpec) -> Vec<ArmSpec> {
         if !case.arms.is_empty() {

@@ -1,4 +1,5 @@
-//! What scenario files may say, from the code that reads them: a page for people, and a JSON schema for editors.
+//! Documents the keys of scenario files from the code that reads them: a page for readers, and a
+//! JSON schema for editors.
 
 use std::fmt::Write;
 
@@ -6,14 +7,14 @@ use serde_json::{Map, Value};
 
 use super::Scenario;
 
-/// The JSON schema of scenario files.
+/// Returns the JSON schema of scenario files.
 #[must_use]
 pub fn schema() -> String {
     let schema = schemars::schema_for!(Scenario);
     serde_json::to_string_pretty(&schema).expect("strings and numbers") + "\n"
 }
 
-/// The page of all keys.
+/// Returns the page of all keys (docs/scenarios.md).
 #[must_use]
 pub fn reference() -> String {
     let root = schemars::schema_for!(Scenario).to_value();
@@ -32,27 +33,28 @@ takes are [on a page of their own](switches.md).
     text
 }
 
-/// The schema that is walked.
+/// Writer of the page.
 struct Page<'a> {
     root: &'a Value,
 }
 
-/// What a key takes.
+/// Kind of value that a key takes.
 struct Kind<'a> {
-    /// As people say it.
+    /// Description for readers.
     text: String,
-    /// It is a table with keys of its own, or an array of such.
+    /// Schema of the table if the value is a table with keys of its own; `true` for an array of
+    /// such tables.
     table: Option<(&'a Value, bool)>,
 }
 
 impl<'a> Page<'a> {
-    /// What a schema refers to.
+    /// Returns the schema that `schema` refers to.
     fn resolved(&self, schema: &'a Value) -> &'a Value {
         let name = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
         name.map_or(schema, |name| &self.root["$defs"][name])
     }
 
-    /// A table of keys, and then the tables in it.
+    /// Writes a table of keys, and then the tables below it.
     fn table(&self, text: &mut String, place: (&str, &str), schema: &'a Value, array: bool) {
         let (path, about) = place;
         let none = Map::new();
@@ -96,7 +98,7 @@ impl<'a> Page<'a> {
 
     fn kind(&self, schema: &'a Value) -> Kind<'a> {
         if let Some(some) = schema["anyOf"].as_array() {
-            // An option.
+            // An `Option`.
             if let Some(value) = some.iter().find(|value| value["type"] != "null") {
                 return self.kind(value);
             }
@@ -143,7 +145,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// What the code says of it, without links to other code.
+/// Returns the description of a schema, without links to code.
 fn said(schema: &Value) -> String {
     let mut text = schema["description"].as_str().unwrap_or_default().to_owned();
     while let Some((before, rest)) = text.split_once("[`") {
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(told("a list, [`odd"), "a list, [`odd");
     }
 
-    /// Each key that any built-in scenario has is on the page, and nothing on it is without a meaning.
+    /// Shows that the page has each key of every built-in scenario, and a meaning for each key.
     #[test]
     fn the_page_has_every_key() {
         let page = reference();

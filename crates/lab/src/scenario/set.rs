@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::error::explain;
 use super::{Scenario, ScenarioError};
 
-/// The scenario of `text` with `pairs` applied.
+/// Returns the scenario of `text` with `pairs` applied.
 pub(super) fn apply(text: &str, pairs: &[String]) -> Result<Scenario, ScenarioError> {
     let table = table(text)?;
     let (scenario, switches) = set(&table, pairs)?;
@@ -22,12 +22,12 @@ pub(super) fn apply(text: &str, pairs: &[String]) -> Result<Scenario, ScenarioEr
     Ok(scenario)
 }
 
-/// A file's table.
+/// Parses a file as a TOML table.
 pub(super) fn table(text: &str) -> Result<Table, ScenarioError> {
     text.parse().map_err(|e: toml::de::Error| fail("", e.to_string()))
 }
 
-/// Whether `pairs` can be applied to a file.
+/// Checks that `pairs` can be applied to a file.
 pub(super) fn try_out(table: &Table, pairs: &[String]) -> Result<(), ScenarioError> {
     set(table, pairs).map(drop)
 }
@@ -36,10 +36,10 @@ fn fail(pair: &str, what: String) -> ScenarioError {
     ScenarioError::Setting { pair: pair.into(), what }
 }
 
-/// The scenario, if its own keys are among `pairs`, and the switches of the engine.
+/// Returns the scenario, if `pairs` contains keys of the file, and the switches of the engine.
 fn set(table: &Table, pairs: &[String]) -> Result<(Option<Scenario>, Vec<String>), ScenarioError> {
     let (mut own, mut last, mut switches) = (None, "", Vec::new());
-    // All are read at once; of several wrong ones the first is told of.
+    // All keys are read at once. Of several wrong settings, the first is reported.
     let wrong = |count: usize, pair: &str, what: String| {
         let before = (1..count).find_map(|count| set(table, &pairs[..count]).err());
         before.unwrap_or_else(|| fail(pair, what))
@@ -55,7 +55,7 @@ fn set(table: &Table, pairs: &[String]) -> Result<(Option<Scenario>, Vec<String>
             put(own, key, parse(value)).map_err(|what| wrong(before + 1, pair, what))?;
             last = pair;
         } else {
-            // Tried out on a scratch set, for the message.
+            // Tries the switch on scratch settings, to get the error message.
             let tried = Tunables::default().set(pair);
             tried.map_err(|e| wrong(before + 1, pair, e.to_string()))?;
             switches.push(pair.clone());
@@ -66,12 +66,13 @@ fn set(table: &Table, pairs: &[String]) -> Result<(Option<Scenario>, Vec<String>
     Ok((own.map(read).transpose()?, switches))
 }
 
-/// Its scenario, from text: to read one from a table as well is a sixth of all the code of this crate.
+/// Reads a scenario from a table by way of text. A second reader for tables would be a sixth of the
+/// code of this crate.
 fn read(table: &Table) -> Result<Scenario, toml::de::Error> {
     toml::from_str(&table.to_string())
 }
 
-/// A value as TOML would read it; else the text itself.
+/// Parses a value as TOML does; otherwise returns the text itself.
 fn parse(text: &str) -> Value {
     let whole: Result<Table, _> = format!("x = {text}").parse();
     match whole.ok().and_then(|mut t| t.remove("x")) {
@@ -106,7 +107,7 @@ fn put(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
     }
 }
 
-/// Sets a parameter of the generator of one workload, or of all.
+/// Sets a parameter of the generator of one workload, or of all workloads.
 fn each_workload(
     table: &mut Table,
     only: Option<&str>,

@@ -1,20 +1,21 @@
-//! The same scenario on a machine of another size.
+//! Scales a scenario to a machine of another size.
 //!
-//! Memory, what of it is taken and the store for it grow together; what a workload has is a share of memory and grows with them. So do
-//! all times: as much more memory is gone through in as much more time. CPUs, tasks, latencies, processor time of an
-//! operation and the size of one read or write stay: so they do on a larger machine, and so they are kept where a machine is
-//! scaled down.
+//! Memory, the part of it that is taken, and swap grow together. The memory of a workload is a
+//! share of the machine and grows too. All times grow by the same factor, because more memory takes
+//! longer to go through. CPUs, tasks, latencies, processor time of an operation and the size of one
+//! read or write stay. They stay on a larger real machine too, and where a scenario scales a
+//! machine down.
 
 use super::{Scenario, ScenarioError};
 
-/// Frames of a DMA zone come in blocks of so many.
+/// Number of frames by which a DMA zone grows: its size is a multiple of this.
 const BLOCK: u32 = 1024;
 
 impl Scenario {
-    /// It on a machine `factor` times as large.
+    /// Returns the scenario on a machine `factor` times as large.
     ///
     /// # Errors
-    /// There is no such machine.
+    /// Fails if no such machine is possible, or if a workload replays a trace.
     pub fn at_size(&self, factor: f64) -> Result<Self, ScenarioError> {
         let mut s = self.clone();
         let more = |n: u32| (f64::from(n) * factor).round() as u32;

@@ -1,11 +1,12 @@
-//! Page faults as bpftrace prints them: `NANOSECONDS PID COMMAND ADDRESS`, of the one-liner
+//! Reads page faults as bpftrace prints them, `NANOSECONDS PID COMMAND ADDRESS`, with this
+//! one-liner:
 //!
 //! ```text
 //! bpftrace -e 'tracepoint:exceptions:page_fault_user { printf("%llu %d %s %llx\n", nsecs, pid, comm, args->address); }'
 //! ```
 //!
-//! Commands may be of several words. What bpftrace says itself before the first fault is skipped; that it has lost
-//! some is not.
+//! Commands may have several words. The decoder skips bpftrace's own messages before the first
+//! fault, but refuses a message about lost events.
 
 use super::Record;
 use super::faults::{Fault, Faults};
@@ -17,7 +18,7 @@ const EXPECTED: &str =
 const LOST: &str = "no lost events: a file without some of its faults is no trace; make \
                     BPFTRACE_PERF_RB_PAGES larger, or filter by pid";
 
-/// Reads it.
+/// Decoder of the format.
 #[derive(Default)]
 pub struct BpftraceDecoder {
     line: u64,
@@ -54,7 +55,7 @@ fn is_greeting(line: &str) -> bool {
     line.starts_with("Attaching ") || line.starts_with("Attached ")
 }
 
-/// A line. The command is whatever its process has made of its name, UTF-8 or not.
+/// Parses a line. The command may be any bytes, UTF-8 or not, because a process sets its own name.
 fn fault(line: &[u8]) -> Option<Fault> {
     let line = line.trim_ascii();
     let word = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
@@ -72,7 +73,7 @@ fn decimal(word: &str) -> Option<u64> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?
 }
 
-/// Whether a file that begins with this line is of this form.
+/// Returns whether a file with this first line has this format.
 pub(super) fn is_one(line: &str) -> bool {
     is_greeting(line) || fault(line.as_bytes()).is_some()
 }

@@ -1,31 +1,32 @@
-//! Ebb's own binary form: a byte or a few per record.
+//! Ebb's own binary format: one or a few bytes per record.
 //!
-//! After the magic, each record is a tag byte and up to two numbers. The tag holds, from the low
-//! bits: op (2), kind (2), whether dt is other than 1 (1), the two low bits of the page's distance
-//! (2), and whether the distance has more bits (1). Then dt, if so marked, and the rest of the
-//! distance, if so marked. The distance is from the page before, zigzag; numbers are LEB128.
+//! After the magic, each record is a tag byte and up to two numbers. The tag has five fields, from
+//! the low bits: op (2 bits), kind (2), and whether dt is other than 1 (1). Then come the two low
+//! bits of the page's distance (2), and whether the distance has more bits (1). If so marked, dt
+//! follows, and then the rest of the distance. The distance is from the previous page, zigzag;
+//! numbers are LEB128.
 
 use std::io::{self, Write};
 
-use super::reader::{Decode, Lack, Malformed, Place, excerpt};
+use super::reader::{Decode, Lack, Malformed, Position, excerpt};
 use super::{Kind, Op, Record};
 
-/// What a compact file starts with.
+/// First bytes of a compact file.
 pub const MAGIC: &[u8] = b"EBBTRC1\n";
-/// ... or with this, if it lacks something.
+/// First bytes of a compact file that lacks information.
 const MAGICS: [(&[u8], Lack); 2] = [(b"EBBTRF1\n", Lack::Touches), (b"EBBTRR1\n", Lack::Accesses)];
 
-/// Whether a file that begins so is a compact one.
+/// Returns whether a file with these first bytes is a compact one.
 pub(super) fn is_one(start: &[u8]) -> bool {
     start.starts_with(MAGIC) || MAGICS.iter().any(|(magic, _)| start.starts_with(magic))
 }
 const HAS_DT: u8 = 1 << 4;
 const DISTANCE_SHIFT: u32 = 5;
 const HAS_MORE: u8 = 1 << 7;
-/// Bytes of the longest record: the tag and two numbers.
+/// Size of the longest record in bytes: the tag and two numbers.
 const RECORD_BYTES_MAX: usize = 1 + 10 + 10;
 
-/// Reads the magic once and then records.
+/// Decoder that reads the magic once and then records.
 #[derive(Default)]
 pub struct CompactDecoder {
     started: bool,
@@ -37,7 +38,7 @@ pub struct CompactDecoder {
 impl CompactDecoder {
     fn wrong(&self, at: usize, bytes: &[u8], expected: &'static str) -> Malformed {
         let found = excerpt(&bytes[at..]);
-        Malformed { place: Place::Byte(self.offset + at as u64), expected, found }
+        Malformed { place: Position::Byte(self.offset + at as u64), expected, found }
     }
 
     /// Reads one record from `bytes`; `None` if it is cut off or has an impossible number.
@@ -110,7 +111,7 @@ impl Decode for CompactDecoder {
     }
 }
 
-/// A LEB128 number and its length.
+/// Reads a LEB128 number, and returns it with its length.
 #[inline]
 fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
@@ -127,14 +128,14 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Writes compact traces.
+/// Writer of compact traces.
 pub struct CompactWriter<W> {
     sink: W,
     page: u64,
 }
 
 impl<W: Write> CompactWriter<W> {
-    /// Starts a trace, which may lack something.
+    /// Starts a trace, which may lack information.
     pub fn new(mut sink: W, lacks: Option<Lack>) -> io::Result<Self> {
         let magic = MAGICS.iter().find(|(_, lack)| Some(*lack) == lacks);
         sink.write_all(magic.map_or(MAGIC, |(magic, _)| magic))?;
@@ -161,7 +162,7 @@ impl<W: Write> CompactWriter<W> {
         self.sink.write_all(&bytes[..at])
     }
 
-    /// Gives the sink back, with everything written to it.
+    /// Flushes and returns the sink.
     pub fn finish(mut self) -> io::Result<W> {
         self.sink.flush()?;
         Ok(self.sink)

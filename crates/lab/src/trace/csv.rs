@@ -1,13 +1,13 @@
-//! The CSV form: a header line that names columns, then one record a line. A page in a column `fault` was not there when
-//! it was touched, and what touched pages that were there is not in the file.
+//! The CSV format: a header line that names columns, then one record a line. In a column `fault`,
+//! each page was missing when it was accessed. Such a file has no accesses to resident pages.
 //!
-//! Parsed by hand in one pass over the buffer: a trace of 50 million records is a gigabyte of
-//! text, and the parser must not be slower than unpacking it.
+//! The parser makes one pass over the buffer, without a library. A trace of 50 million records is a
+//! gigabyte of text, and parsing must not be slower than unpacking.
 
-use super::reader::{Decode, Lack, Malformed, Place, excerpt};
+use super::reader::{Decode, Lack, Malformed, Position, excerpt};
 use super::{Kind, Op, Record};
 
-/// The columns that are understood; others are skipped.
+/// Known columns; others are skipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Column {
     Dt,
@@ -17,7 +17,7 @@ enum Column {
     Other,
 }
 
-/// Reads the header once and then records.
+/// Decoder that reads the header once and then records.
 #[derive(Default)]
 pub struct CsvDecoder {
     columns: Vec<Column>,
@@ -25,10 +25,10 @@ pub struct CsvDecoder {
     line: u64,
 }
 
-/// What the column of pages is called in a trace of faults only.
+/// Name of the page column in a trace of page faults only.
 pub(super) const FAULT: &str = "fault";
 
-/// The order of columns that is parsed fastest.
+/// Order of columns with a fast parser.
 const USUAL: [Column; 4] = [Column::Dt, Column::Page, Column::Op, Column::Kind];
 
 impl CsvDecoder {
@@ -50,11 +50,11 @@ impl CsvDecoder {
             return Ok(());
         }
         let expected = "a header with a column named page, such as dt,page,op,kind";
-        Err(Malformed { place: Place::Line(1), expected, found: excerpt(line) })
+        Err(Malformed { place: Position::Line(1), expected, found: excerpt(line) })
     }
 
     fn wrong(&self, line: &[u8], expected: &'static str) -> Malformed {
-        Malformed { place: Place::Line(self.line), expected, found: excerpt(line) }
+        Malformed { place: Position::Line(self.line), expected, found: excerpt(line) }
     }
 
     /// Parses one line, without its end.
@@ -120,8 +120,8 @@ impl Decode for CsvDecoder {
     }
 }
 
-/// A line of exactly `dt,page,op,kind` without spaces, and what follows it; `None` sends it the
-/// slow way.
+/// Parses a line of exactly `dt,page,op,kind` without spaces, and returns the rest. `None` means
+/// that the slow parser must read the line.
 #[inline]
 fn usual(bytes: &[u8]) -> Option<(Record, &[u8])> {
     let (dt, rest) = leading(bytes)?;
@@ -135,7 +135,7 @@ fn usual(bytes: &[u8]) -> Option<(Record, &[u8])> {
     }
 }
 
-/// The decimal number that `bytes` starts with, of at most 19 digits, and what follows.
+/// Parses the decimal number at the start of `bytes`, of at most 19 digits, and returns the rest.
 #[inline]
 pub(super) fn leading(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
@@ -151,7 +151,7 @@ pub(super) fn leading(bytes: &[u8]) -> Option<(u64, &[u8])> {
     if digits == 0 || digits > 19 { None } else { Some((value, &bytes[digits..])) }
 }
 
-/// A decimal number, or with 0x a hexadecimal one.
+/// Parses a decimal number, or with 0x a hexadecimal one.
 pub(super) fn number(field: &[u8]) -> Option<u64> {
     if let Some((value, [])) = leading(field) {
         return Some(value);
@@ -163,7 +163,7 @@ pub(super) fn number(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// A time: a number, whose decimals are dropped.
+/// Parses a time: a number, without its decimals.
 fn duration(field: &[u8]) -> Option<u64> {
     let whole = field.split(|&byte| byte == b'.').next()?;
     let decimals = field.get(whole.len() + 1..).unwrap_or_default();

@@ -1,20 +1,22 @@
-//! What DAMON has seen, as `damo report raw` (to its version 1) and `damo report access --raw_form` (since) print it:
-//! for each interval the regions of one address space, and in how many of its samples a page of each was found accessed.
+//! Reads DAMON's results as `damo report raw` (up to damo 1) and `damo report access --raw_form`
+//! (later) print them. A file has, for each interval, the regions of one address space. For each
+//! region it has the number of samples in which a page was found accessed.
 //!
-//! DAMON looks at one page of a region and takes the others to be like it. So what there is of accesses is derived: in each
-//! interval every page of a region that was found accessed at all is touched once, by address, at the interval's
-//! beginning. How often, in which order, and which of a region's pages really were is not in the file. Times are in
-//! microseconds here.
+//! DAMON checks one page of a region and assumes that the others behave alike. So the accesses are
+//! derived. In each interval, each page of an accessed region has one access, by address, at the
+//! interval's beginning. The number and order of accesses, and the pages really accessed, are not
+//! in the file. Times are in microseconds here.
 //!
 //! Invariant
-//! * DAMON-1: a region's line is taken when the last of its pages is out. Until then `done` says how many are.
+//! * DAMON-1: the decoder consumes a region's line after its last page. Until then `done` counts
+//!   the pages already emitted.
 
 use ebb_mm::types::PAGE_SHIFT;
 
-use super::reader::{Decode, Lack, Malformed, Place, excerpt};
+use super::reader::{Decode, Lack, Malformed, Position, excerpt};
 use super::{Access, Kind, Op, Record};
 
-/// Records handed out at a time.
+/// Largest number of records emitted at a time.
 const RECORDS_MAX: usize = 1 << 16;
 
 const EXPECTED: &str =
@@ -25,17 +27,17 @@ const LARGE: &str = "a region of 1 TiB at most";
 const NO_START: &str = "monitoring_start: before the first region";
 const BACK: &str = "intervals in the order of their times";
 
-/// Reads it.
+/// Decoder of the format.
 #[derive(Default)]
 pub struct DamonDecoder {
     line: u64,
     begun: bool,
     target: Option<String>,
-    /// When the interval begins; none: it has not been said yet.
+    /// Beginning of the interval; none before the first `monitoring_start`.
     start_us: Option<u64>,
-    /// Up to when time is in the records.
+    /// Time up to which the records account, in microseconds.
     told_us: u64,
-    /// Pages of the region at hand that are out.
+    /// Number of pages of the current region already emitted.
     done: u64,
 }
 
@@ -44,7 +46,7 @@ enum Said<'a> {
     Base,
     Start(&'a str),
     Target(&'a str),
-    /// What is not needed.
+    /// Line that is not needed.
     Other,
 }
 
@@ -82,7 +84,8 @@ impl Region {
         let mut counts = counts.trim_start_matches(':').split_ascii_whitespace();
         let accesses = counts.next()?.parse().ok()?;
         let first = start >> PAGE_SHIFT;
-        // What is in part a region's is a page of it; DAMON's regions end with pages.
+        // A page that the region covers in part counts as a page of it; DAMON's regions end with
+        // pages.
         let after = (end >> PAGE_SHIFT) + u64::from(end % (1 << PAGE_SHIFT) > 0);
         Some(Self { first, pages: after.checked_sub(first)?, accesses })
     }
@@ -109,7 +112,7 @@ impl DamonDecoder {
         Ok(())
     }
 
-    /// Hands out pages of a region. Whether that was the last of them.
+    /// Emits pages of a region. Returns whether the last page of the region is out.
     fn touch(&mut self, region: &Region, out: &mut Vec<Record>) -> Result<bool, &'static str> {
         let start = self.start_us.ok_or(NO_START)?;
         if region.pages > u64::from(Access::PAGES_MAX) {
@@ -130,7 +133,7 @@ impl DamonDecoder {
         Ok(true)
     }
 
-    /// A line. Whether it is done with.
+    /// Handles a line. Returns whether the line is finished.
     fn one(&mut self, text: &str, out: &mut Vec<Record>) -> Result<bool, &'static str> {
         if let Some(said) = Said::parse(text) {
             return self.said(&said).map(|()| true);
@@ -157,7 +160,7 @@ impl Decode for DamonDecoder {
             let line = rest[..end].trim_ascii();
             let text = std::str::from_utf8(line).unwrap_or("?");
             let done = self.one(text, out).map_err(|expected| Malformed {
-                place: Place::Line(self.line + 1),
+                place: Position::Line(self.line + 1),
                 expected,
                 found: excerpt(line),
             })?;
@@ -175,7 +178,7 @@ impl Decode for DamonDecoder {
     }
 }
 
-/// A time such as `8 m 59.809 s` or `104.599 ms`; without a unit nanoseconds.
+/// Parses a time such as `8 m 59.809 s` or `104.599 ms`; without a unit, nanoseconds.
 fn microseconds(text: &str) -> Option<u64> {
     let mut words = text.split_ascii_whitespace();
     let mut us = 0.0;
@@ -196,11 +199,11 @@ fn microseconds(text: &str) -> Option<u64> {
         us += number * unit_us;
         any = true;
     }
-    // Half a million years.
+    // 1.6e19 us are half a million years.
     (any && (0.0..1.6e19).contains(&us)).then_some(us as u64)
 }
 
-/// Whether a file that begins with this line is of this form.
+/// Returns whether a file with this first line has this format.
 pub(super) fn is_one(line: &str) -> bool {
     line.starts_with("base_time_absolute:") || line.starts_with("monitoring_start:")
 }
@@ -237,7 +240,7 @@ mod tests {
         let (a, b) = (0x5_63eb_aa00, 0x7_fff6_6b0a);
         let expected = [(0, a), (0, a + 1), (0, b), (104_599, a + 1)];
         assert_eq!(decoded(OLD).unwrap(), expected);
-        // As it is printed since version 2: with ages, and numbers for programs.
+        // Output since version 2: with ages, and numbers for programs.
         let new = "base_time_absolute: 539809000000\n\nmonitoring_start:                   0\ntarget_id: None\n\
             nr_regions: 2\n# start_addr     end_addr        length  nr_accesses   age\n\
             563ebaa00000-563ebaa02000 (        8192)           1     3\n\

@@ -1,13 +1,13 @@
 //! Numbers the pages of a trace densely, in order of appearance.
 //!
-//! An open-addressing table from page to number, keys and numbers in two arrays (12 bytes a slot)
-//! and at most 7/8 full: 14 to 28 bytes a page, and 42 for a moment while it doubles.
+//! An open-addressing table maps pages to numbers, with keys and numbers in two arrays (12 bytes a
+//! slot). It is at most 7/8 full. So it takes 14 to 28 bytes a page, and 42 while it doubles.
 
-/// A slot without a page.
+/// Number in a slot without a page.
 const EMPTY: u32 = u32::MAX;
 const SLOTS_MIN: usize = 1024;
 
-/// The numbers given so far.
+/// Numbers of the pages seen.
 #[derive(Debug)]
 pub struct Numbering {
     pages: Vec<u64>,
@@ -32,7 +32,7 @@ impl Numbering {
         }
     }
 
-    /// The number of `page`; a new page gets the next one.
+    /// Returns the number of `page`; a new page gets the next one.
     #[inline]
     pub fn number(&mut self, page: u64) -> u32 {
         let slot = self.find(page);
@@ -43,19 +43,19 @@ impl Numbering {
         self.insert(slot, page)
     }
 
-    /// Pages numbered so far.
+    /// Returns the count of numbered pages.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.count
     }
 
-    /// Whether no page was numbered.
+    /// Returns whether no page has a number.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The pages by number.
+    /// Returns the pages by number.
     #[must_use]
     pub fn into_pages(self) -> Vec<u64> {
         let mut pages = vec![0; self.count as usize];
@@ -67,7 +67,7 @@ impl Numbering {
         pages
     }
 
-    /// The slot where `page` is or would be.
+    /// Returns the slot of `page`, or the slot for it.
     #[inline]
     fn find(&self, page: u64) -> usize {
         let mask = self.pages.len() - 1;

@@ -1,4 +1,4 @@
-//! Page faults as tracers print them: which page of which process, and when. Times are in microseconds here.
+//! Page faults from tracers: the page, the process and the time. Times are in microseconds here.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use ebb_mm::types::PAGE_SHIFT;
 
 use super::{Kind, Op, Record};
 
-/// Bits of a page's number in its process.
+/// Number of bits for a page's number in its process.
 pub(super) const PAGE_BITS: u32 = 36;
 
-/// A fault.
+/// A page fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fault {
     pub pid: u64,
@@ -17,7 +17,7 @@ pub(super) struct Fault {
     pub address: u64,
 }
 
-/// The faults so far.
+/// State over all faults read up to now.
 #[derive(Default)]
 pub(super) struct Faults {
     last_us: Option<u64>,
@@ -25,7 +25,8 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The next: pages of processes are apart, and of several CPUs lines may be out of order by a little.
+    /// Returns the record of the next fault. Separates the pages of different processes. Lines from
+    /// several CPUs may be slightly out of order.
     pub fn record(&mut self, fault: Fault) -> Record {
         let next = self.processes.len() as u64;
         let process = *self.processes.entry(fault.pid).or_insert(next);

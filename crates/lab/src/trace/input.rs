@@ -1,14 +1,15 @@
-//! Bytes of a trace file: zstd or plain, found out from the first bytes, read through one buffer.
+//! Bytes of a trace file, zstd or plain, read through one buffer. The first bytes decide between
+//! the two.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// The first bytes of a zstd frame.
+/// First bytes of a zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Bytes read at a time.
+/// Number of bytes read at a time.
 const BUFFER_BYTES: usize = 256 * 1024;
-/// The largest zstd window accepted, as a power of two: traces are packed with long windows.
+/// Base-2 logarithm of the largest accepted zstd window: traces are packed with long windows.
 const WINDOW_LOG_MAX: u32 = 31;
 
 /// A buffered stream of unpacked bytes.
@@ -39,18 +40,18 @@ impl Input {
         Ok(Self { source, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, at_end: false })
     }
 
-    /// The bytes at hand.
+    /// Returns the buffered bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Gives `count` bytes back as read.
+    /// Marks `count` bytes as used.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         debug_assert!(self.start <= self.end);
     }
 
-    /// Makes at least `count` bytes available, fewer only at the end of the file.
+    /// Buffers at least `count` bytes, fewer only at the end of the file.
     pub fn want(&mut self, count: usize) -> io::Result<()> {
         while self.end - self.start < count && !self.at_end {
             self.fill()?;
@@ -58,12 +59,12 @@ impl Input {
         Ok(())
     }
 
-    /// Whether all bytes of the file are at hand.
+    /// Returns whether all bytes of the file are buffered.
     pub fn is_last(&self) -> bool {
         self.at_end
     }
 
-    /// Reads more bytes behind those at hand.
+    /// Reads more bytes behind the buffered ones.
     pub fn fill(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;

@@ -1,9 +1,8 @@
-//! Page traces: what a record is, the formats they come in, and how they are held while replayed.
+//! Page traces: records, file formats, and storage during a replay.
 //!
-//! A file is read as a stream ([`Reader`]), its pages are numbered densely in order of appearance
-//! (`dense`), and the numbered accesses are kept in a [`Spool`], which moves to an unlinked
-//! temporary file when it outgrows a few megabytes. Memory therefore grows with the pages of a
-//! trace and not with its length.
+//! [`Reader`] reads a file as a stream. `dense` numbers the pages densely in order of appearance. A
+//! [`Spool`] stores the numbered accesses, and moves to an unlinked temporary file beyond a few
+//! megabytes. So memory grows with the pages of a trace and not with its length.
 
 mod bpftrace;
 mod compact;
@@ -28,7 +27,7 @@ pub use sample::{Sampler, Samples, load_samples};
 pub use spool::{ACCESSES_MAX, CHUNK, Cursor, Future, Spool, load};
 pub use thin::Thinner;
 
-/// What an access does to its page.
+/// Operation of an access on its page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Op {
     /// A load.
@@ -40,7 +39,7 @@ pub enum Op {
     Exec,
 }
 
-/// What kind of page an access touches, and how.
+/// Kind of page that an access uses, and the way of access.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Kind {
     /// An anonymous page, through a page table.
@@ -54,16 +53,16 @@ pub enum Kind {
     Object,
 }
 
-/// One access, as the file has it.
+/// One access, as in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Record {
-    /// Virtual time since the record before.
+    /// Virtual time since the previous record.
     pub dt: u64,
-    /// The page, in the file's own numbering.
+    /// Page number in the file's own numbering.
     pub page: u64,
-    /// What was done.
+    /// Operation of the access.
     pub op: Op,
-    /// To what.
+    /// Kind of the page.
     pub kind: Kind,
 }
 
@@ -74,10 +73,10 @@ pub struct Access(u32);
 const PAGE_BITS: u32 = 28;
 
 impl Access {
-    /// Pages that can be told apart.
+    /// Number of pages that an access can distinguish.
     pub const PAGES_MAX: u32 = 1 << PAGE_BITS;
 
-    /// An access to page number `page`, below [`Self::PAGES_MAX`].
+    /// Creates an access to page number `page`, below [`Self::PAGES_MAX`].
     #[must_use]
     #[inline]
     pub fn new(page: u32, op: Op, kind: Kind) -> Self {
@@ -85,14 +84,14 @@ impl Access {
         Self(page | (op as u32) << PAGE_BITS | (kind as u32) << (PAGE_BITS + 2))
     }
 
-    /// The page's number.
+    /// Returns the number of the page.
     #[must_use]
     #[inline]
     pub fn page(self) -> u32 {
         self.0 & (Self::PAGES_MAX - 1)
     }
 
-    /// What was done.
+    /// Returns the operation.
     #[must_use]
     #[inline]
     pub fn op(self) -> Op {
@@ -103,7 +102,7 @@ impl Access {
         }
     }
 
-    /// To what kind of page.
+    /// Returns the kind of the page.
     #[must_use]
     #[inline]
     pub fn kind(self) -> Kind {

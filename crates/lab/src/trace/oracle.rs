@@ -1,12 +1,12 @@
-//! libCacheSim's oracleGeneral form: little-endian u32 time, u64 object, u32 size, i64 next
-//! access, without padding. Objects are taken as pages, whatever their size.
+//! libCacheSim's oracleGeneral format: little-endian u32 time, u64 object, u32 size, i64 next
+//! access, without padding. Objects count as pages, whatever their size.
 
-use super::reader::{Decode, Malformed, Place};
+use super::reader::{Decode, Malformed, Position};
 use super::{Kind, Op, Record};
 
 const RECORD_BYTES: usize = 24;
 
-/// Reads records.
+/// Decoder of the format.
 #[derive(Default)]
 pub struct OracleDecoder {
     time: u32,
@@ -37,7 +37,7 @@ impl Decode for OracleDecoder {
         self.offset += taken as u64;
         if last && !rest.is_empty() {
             return Err(Malformed {
-                place: Place::Byte(self.offset),
+                place: Position::Byte(self.offset),
                 expected: "24 bytes a record",
                 found: format!("{} bytes at the end", rest.len()),
             });

@@ -1,12 +1,12 @@
-//! What `perf script` prints of page faults: `[COMMAND] [PID[/TID]] [[CPU]] SECONDS: [COUNT] [EVENT:] ADDRESS`, with what
-//! else it was asked for behind. Times are in microseconds here.
+//! Reads page faults as `perf script` prints them: `[COMMAND] [PID[/TID]] [[CPU]] SECONDS: [COUNT]
+//! [EVENT:] ADDRESS`. Other requested fields may follow. Times are in microseconds here.
 
 use super::Record;
 use super::faults::{Fault, Faults};
 use super::reader::{Decode, Lack, Malformed};
 use super::text::each_line;
 
-/// Reads it.
+/// Decoder of the format.
 #[derive(Default)]
 pub struct PerfDecoder {
     line: u64,
@@ -38,11 +38,11 @@ impl Decode for PerfDecoder {
     }
 }
 
-/// One line.
+/// Parses one line.
 fn parse(text: &str) -> Option<Fault> {
     let mut before = Vec::new();
     let mut words = text.split_ascii_whitespace();
-    // Commands may be of several words.
+    // Commands may have several words.
     let us = loop {
         let word = words.next()?;
         match word.strip_suffix(':').and_then(microseconds) {
@@ -53,7 +53,7 @@ fn parse(text: &str) -> Option<Fault> {
     let number = |word: &&str| word.split('/').next()?.parse().ok();
     let pid = before.iter().rev().find(|word| !word.starts_with('[')).and_then(number);
     let mut address = words.next()?;
-    // The event's count and name, where they are asked for.
+    // Skip the event's count and name, if they are printed.
     for next in words {
         let is_name = address.ends_with(':');
         if !is_name && !next.ends_with(':') {
@@ -65,7 +65,7 @@ fn parse(text: &str) -> Option<Fault> {
     Some(Fault { pid: pid.unwrap_or(0), us, address })
 }
 
-/// A time such as `38178.065276`.
+/// Parses a time such as `38178.065276`.
 fn microseconds(text: &str) -> Option<u64> {
     let (seconds, fraction) = text.split_once('.')?;
     if fraction.len() < 6 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -74,7 +74,7 @@ fn microseconds(text: &str) -> Option<u64> {
     seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(fraction[..6].parse().ok()?)
 }
 
-/// Whether a file that begins with this line is of this form.
+/// Returns whether a file with this first line has this format.
 pub(super) fn is_one(line: &str) -> bool {
     parse(line).is_some()
 }

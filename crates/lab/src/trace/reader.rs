@@ -1,4 +1,4 @@
-//! Reads any trace format as a stream of records, and says where and why a file is wrong.
+//! Reads any trace format as a stream of records, and reports where and why a file is wrong.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,50 +13,54 @@ use super::oracle::OracleDecoder;
 use super::perf::PerfDecoder;
 use super::text::{LackeyDecoder, PagesDecoder};
 
-/// Bytes without an end of line after which a text file is taken to be no text file.
+/// Number of bytes without an end of line after which a file does not count as text.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// The formats that can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Format {
-    /// Text with a header line naming the columns `dt,page,op,kind`; only `page` must be there. It is `fault`
-    /// instead if the file has page faults only.
+    /// Text with a header line that names the columns `dt,page,op,kind`; only `page` is required. A
+    /// file of page faults alone has the column `fault` instead of `page`.
     Csv,
-    /// Ebb's own binary form, a few bytes a record.
+    /// Ebb's own binary format, with a few bytes a record.
     Compact,
-    /// libCacheSim's oracleGeneral: 24 bytes a record.
+    /// libCacheSim's oracleGeneral, with 24 bytes a record.
     Oracle,
     /// The output of `valgrind --tool=lackey --trace-mem=yes`.
     Lackey,
-    /// One page number a line, decimal or with 0x.
+    /// One page number a line, decimal or hexadecimal with 0x.
     Pages,
-    /// What `perf script` prints of page faults recorded with their addresses (`perf record -e page-faults -c 1 -d`).
+    /// Output of `perf script` for page faults recorded with their addresses (`perf record -e
+    /// page-faults -c 1 -d`).
     Perf,
-    /// Page faults as a one-liner of bpftrace prints them, `NANOSECONDS PID COMMAND ADDRESS` (docs/traces.md).
+    /// Page faults as a one-liner of bpftrace prints them: `NANOSECONDS PID COMMAND ADDRESS`
+    /// (docs/traces.md).
     Bpftrace,
-    /// What `damo report access --raw_form` (or `damo report raw`) prints: DAMON's regions, of which accesses are derived.
+    /// Output of `damo report access --raw_form` (or `damo report raw`): DAMON's regions, from
+    /// which accesses are derived.
     Damon,
 }
 
-/// What a trace does not have.
+/// Information that a trace lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Lack {
-    /// It has page faults only, and not what touched pages that were there.
+    /// The trace has only page faults, and no accesses to resident pages.
     Touches,
-    /// It has regions of memory and whether they were accessed in an interval, and no accesses at all.
+    /// The trace has memory regions and whether they were accessed in an interval, and no accesses
+    /// at all.
     Accesses,
 }
 
-/// Where in a file something is wrong.
+/// Position of an error in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// A line, counted from 1.
+pub enum Position {
+    /// Number of a line, counted from 1.
     Line(u64),
-    /// A byte of the unpacked file, counted from 0.
+    /// Number of a byte in the unpacked file, counted from 0.
     Byte(u64),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Position {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Line(line) => write!(f, "line {line}"),
@@ -68,73 +72,73 @@ impl std::fmt::Display for Place {
 /// A record that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Malformed {
-    /// Where it starts.
-    pub place: Place,
-    /// What the format wants there.
+    /// Position of the record's start.
+    pub place: Position,
+    /// Description of the valid contents there.
     pub expected: &'static str,
-    /// What is there.
+    /// Contents found there.
     pub found: String,
 }
 
-/// A trace that cannot be read.
+/// Error of a trace that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened or read.
     #[error("{}: {error}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The file's content is wrong.
+    /// The content of the file is wrong.
     #[error("{}: {}: expected {}, found {:?}", path.display(), malformed.place,
         malformed.expected, malformed.found)]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the error.
         malformed: Malformed,
     },
-    /// The file is of no known format.
+    /// The file has no known format.
     #[error("{}: no trace format starts with {found:?}; expected a header such as \
         dt,page,op,kind, or --input-format to say what it is", path.display())]
     UnknownFormat {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// How it starts.
+        /// First bytes of the file.
         found: String,
     },
-    /// There are no accesses in it.
+    /// The file has no accesses.
     #[error("{}: the trace has no accesses", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// More pages or accesses than can be numbered.
+    /// The file has more pages or accesses than can be numbered.
     #[error("{}: more than {limit} {what}; replay a part of it or a sample", path.display())]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The limit.
+        /// Largest number.
         limit: u64,
-        /// Of what.
+        /// Name of the counted things.
         what: &'static str,
     },
-    /// The temporary file that holds the numbered accesses failed.
+    /// The temporary file with the numbered accesses failed.
     #[error("temporary file in {}: {error}; TMPDIR names another folder", dir.display())]
     Spool {
-        /// The folder.
+        /// Folder of the temporary file.
         dir: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// Turns bytes into records.
+/// Decoder of one format: turns bytes into records.
 pub(super) trait Decode {
-    /// Reads whole records from the start of `bytes` into `out` and says how many bytes they
-    /// took. `last` means that no bytes follow these.
+    /// Reads whole records from the start of `bytes` into `out` and returns the number of bytes
+    /// used. `last` means that no bytes follow.
     fn decode(
         &mut self,
         bytes: &[u8],
@@ -142,25 +146,25 @@ pub(super) trait Decode {
         out: &mut Vec<Record>,
     ) -> Result<usize, Malformed>;
 
-    /// Whether a record can be as long as a line.
+    /// Returns whether the format is text, so that a record ends with its line.
     fn is_text(&self) -> bool {
         true
     }
 
-    /// What the file does not have.
+    /// Returns the information that the file lacks.
     fn lacks(&self) -> Option<Lack> {
         None
     }
 }
 
-/// Up to 40 characters of `bytes`, for a message.
+/// Returns up to 40 characters of `bytes`, for a message.
 pub(super) fn excerpt(bytes: &[u8]) -> String {
     let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let text = String::from_utf8_lossy(&line[..line.len().min(40)]).into_owned();
     if line.len() > 40 { text + "..." } else { text }
 }
 
-/// A trace file being read.
+/// An open trace file.
 pub struct Reader {
     path: PathBuf,
     input: Input,
@@ -168,7 +172,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a file; its format is found out unless given.
+    /// Opens a file; detects the format unless given.
     pub fn open(path: &Path, format: Option<Format>) -> Result<Self, TraceError> {
         let io_error = |error| TraceError::Io { path: path.to_owned(), error };
         Self::from_input(path, Input::open(path).map_err(io_error)?, format)
@@ -215,13 +219,13 @@ impl Reader {
         Ok(Self { path, input, decoder })
     }
 
-    /// What the file does not have, as far as it was read.
+    /// Returns the information that the file lacks, from the part read up to now.
     #[must_use]
     pub fn lacks(&self) -> Option<Lack> {
         self.decoder.lacks()
     }
 
-    /// Reads some records into `out`, replacing what is there. False at the end of the file.
+    /// Replaces the contents of `out` by the next records. Returns false at the end of the file.
     pub fn read(&mut self, out: &mut Vec<Record>) -> Result<bool, TraceError> {
         out.clear();
         loop {
@@ -250,7 +254,7 @@ impl Reader {
         let bytes = self.input.bytes();
         if bytes.len() > LINE_BYTES_MAX * 8 && self.decoder.is_text() {
             let malformed = Malformed {
-                place: Place::Byte(0),
+                place: Position::Byte(0),
                 expected: "lines of text",
                 found: excerpt(bytes),
             };
@@ -261,7 +265,7 @@ impl Reader {
     }
 }
 
-/// The format that a file of this name and beginning has.
+/// Detects the format of a file from its name and first bytes.
 fn detect(path: &Path, start: &[u8]) -> Option<Format> {
     if super::compact::is_one(start) {
         return Some(Format::Compact);

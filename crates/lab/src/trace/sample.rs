@@ -1,12 +1,12 @@
-//! Samples a trace by page, as SHARDS does (Waldspurger and others, FAST 2015): an access is kept
-//! if and only if the hash of its page is below a threshold, so that each kept page keeps all of
-//! its accesses. Several samples with different hashes tell how far one may be off.
+//! Samples a trace by page, as SHARDS does (Waldspurger and others, FAST 2015). An access stays if
+//! and only if the hash of its page is below a threshold. So each sampled page keeps all of its
+//! accesses. Several samples with different hashes show the error of one.
 
 use std::path::Path;
 
 use super::{Access, Kind, Lack, Numbering, Op, Reader, Record, Spool, TraceError};
 
-/// Accesses that a part collects before it hands them to its spool.
+/// Number of accesses that a sample collects before they go to its spool.
 const PENDING_MAX: usize = 16 * 1024;
 
 /// One sample of a trace.
@@ -24,21 +24,21 @@ pub struct Sampler {
     seen: u64,
 }
 
-/// Samples of a trace, and how long it is itself.
+/// Samples of a trace, and the length of the whole trace.
 #[derive(Debug)]
 pub struct Samples {
     /// Each sample as a trace of its own.
     pub spools: Vec<Spool>,
-    /// The share of the pages that each sample keeps, on average.
+    /// Average share of the pages in each sample.
     pub rate: f64,
-    /// Accesses of the whole trace.
+    /// Number of accesses of the whole trace.
     pub accesses: u64,
-    /// What the trace does not have.
+    /// Information that the trace lacks.
     pub lacks: Option<Lack>,
 }
 
 impl Samples {
-    /// An estimate of the whole trace's distinct pages.
+    /// Estimates the number of distinct pages of the whole trace.
     #[must_use]
     pub fn pages(&self) -> u64 {
         let kept: u64 = self.spools.iter().map(|spool| u64::from(spool.pages())).sum();
@@ -53,7 +53,7 @@ fn mix(mut x: u64) -> u64 {
 }
 
 impl Sampler {
-    /// A sampler that keeps a share `rate` of the pages, `parts` times.
+    /// Creates a sampler of `parts` samples, each with a share `rate` of the pages.
     #[must_use]
     pub fn new(rate: f64, parts: u32) -> Self {
         let part = |number: u32| Part {
@@ -66,7 +66,7 @@ impl Sampler {
         Self { threshold, parts: (0..parts).map(part).collect(), seen: 0 }
     }
 
-    /// Takes one access of the trace.
+    /// Adds one access of the trace.
     pub fn push(&mut self, page: u64, op: Op, kind: Kind) -> std::io::Result<()> {
         self.seen += 1;
         for part in &mut self.parts {
@@ -82,7 +82,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// The samples drawn.
+    /// Returns the samples.
     pub fn finish(self) -> std::io::Result<Samples> {
         let mut spools = Vec::with_capacity(self.parts.len());
         for mut part in self.parts {
@@ -94,7 +94,7 @@ impl Sampler {
     }
 }
 
-/// Samples a trace file, or its first `limit` accesses, without holding it whole.
+/// Samples a trace file, or its first `limit` accesses, without storing it whole.
 pub fn load_samples(
     path: &Path,
     reader: &mut Reader,

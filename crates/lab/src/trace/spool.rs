@@ -1,5 +1,5 @@
-//! Holds a numbered trace while it is replayed, in memory while small, else in an unlinked
-//! temporary file; and computes the next access of every access, for Belady's optimum.
+//! Stores a numbered trace during a replay, in memory while small, otherwise in an unlinked
+//! temporary file. Computes the next access of every access, for Belady's optimum.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::{Access, Kind, Lack, Numbering, Reader, Record, TraceError};
 use crate::policy::{Footprint, NEVER};
 
-/// Accesses read at a time.
+/// Number of accesses read at a time.
 pub const CHUNK: usize = 64 * 1024;
-/// Accesses that are kept in memory before a file is used: 4 MiB.
+/// Number of accesses above which the spool uses a file: 4 MiB.
 const RESIDENT_MAX: usize = 1 << 20;
-/// The most accesses of which the next accesses can be computed.
+/// Largest number of accesses for which the next accesses can be computed.
 pub const ACCESSES_MAX: u64 = NEVER as u64 - 1;
 
 /// An array of words, in memory or in an unlinked file.
@@ -25,7 +25,7 @@ enum Words {
 }
 
 impl Words {
-    /// Writes words at an index; in memory they must be the next ones or replace others.
+    /// Writes words at an index. In memory they must be the next words or replace others.
     fn write(&mut self, index: u64, words: &[u32]) -> io::Result<()> {
         match self {
             Self::Memory(held) => {
@@ -67,7 +67,7 @@ impl Words {
     }
 }
 
-/// A file that no name leads to; its blocks go when it is closed.
+/// Creates a file without a name; the system frees its blocks when it is closed.
 fn unlinked_file() -> io::Result<File> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     // Relaxed: the number only has to be unused in this process.
@@ -88,14 +88,14 @@ pub struct Spool {
     lacks: Option<Lack>,
 }
 
-/// The next access of each access of a [`Spool`].
+/// Next access of each access of a [`Spool`].
 #[derive(Debug)]
 pub struct Future {
     words: Words,
 }
 
 impl Spool {
-    /// An empty trace.
+    /// Creates an empty trace.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -107,7 +107,7 @@ impl Spool {
         }
     }
 
-    /// Appends accesses, whose pages are numbered in order of appearance.
+    /// Appends accesses. Their pages are numbered in order of appearance.
     pub fn push(&mut self, accesses: &[Access]) -> io::Result<()> {
         if let Words::Memory(held) = &mut self.words
             && held.len() + accesses.len() > RESIDENT_MAX
@@ -129,37 +129,37 @@ impl Spool {
         Ok(())
     }
 
-    /// Accesses.
+    /// Returns the number of accesses.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are no accesses.
+    /// Returns whether there are no accesses.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What it does not have.
+    /// Returns the information that the trace lacks.
     #[must_use]
     pub fn lacks(&self) -> Option<Lack> {
         self.lacks
     }
 
-    /// Distinct pages: the page numbers are `0..pages`.
+    /// Returns the number of distinct pages; the page numbers are `0..pages`.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.kinds.len() as u32
     }
 
-    /// The pages as a policy is told about them.
+    /// Returns the pages, for a policy.
     #[must_use]
     pub fn footprint(&self) -> Footprint<'_> {
         Footprint { pages: self.pages(), kinds: &self.kinds, names: &self.names }
     }
 
-    /// The pages as the trace's file names them, by number; empty for a synthetic trace, whose
+    /// Returns the pages' names in the trace file, by number. Empty for a synthetic trace, whose
     /// numbers are the names.
     #[must_use]
     pub fn names(&self) -> &[u64] {
@@ -204,7 +204,7 @@ impl Default for Spool {
     }
 }
 
-/// Reads a [`Spool`] chunk by chunk.
+/// Reader of a [`Spool`], chunk by chunk.
 #[derive(Debug)]
 pub struct Cursor<'a> {
     spool: &'a Spool,
@@ -215,14 +215,14 @@ pub struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// The next chunk; empty at the end.
+    /// Returns the next chunk; empty at the end.
     pub fn next_chunk(&mut self) -> io::Result<&[Access]> {
         let start = self.at;
         self.at = (start + CHUNK as u64).min(self.spool.len);
         self.at(start)
     }
 
-    /// The chunk that starts with access number `start`.
+    /// Returns the chunk that starts with access number `start`.
     pub fn at(&mut self, start: u64) -> io::Result<&[Access]> {
         let count = (self.spool.len - start).min(CHUNK as u64) as usize;
         self.spool.words.read(start, count, &mut self.words, &mut self.bytes)?;
@@ -233,14 +233,14 @@ impl Cursor<'_> {
 }
 
 impl Future {
-    /// Reads the next accesses of `count` accesses from number `start` on.
+    /// Reads the next accesses of `count` accesses, beginning with number `start`.
     pub fn read(&self, start: u64, count: usize, next: &mut Vec<u32>) -> io::Result<()> {
         let mut bytes = Vec::new();
         self.words.read(start, count, next, &mut bytes)
     }
 }
 
-/// Reads a whole trace, or its first `limit` accesses, keeping the pages that `keep` says.
+/// Reads a whole trace, or its first `limit` accesses, and keeps the pages that `keep` accepts.
 pub fn load(
     path: &Path,
     reader: &mut Reader,

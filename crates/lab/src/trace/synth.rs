@@ -1,16 +1,16 @@
-//! Synthetic traces, made on the fly from a name such as `synth:zipf,pages=65536,seed=7`.
+//! Synthetic traces, generated from a name such as `synth:zipf,pages=65536,seed=7`.
 //!
-//! The patterns are those of the trace library: zipf 0.99 over shuffled pages, uniform, scans
-//! mixed with zipf, and a loop. The same name gives the same accesses everywhere: the random
-//! numbers are integers, and the zipf table is the only floating-point arithmetic.
+//! The patterns are those of the trace library: zipf 0.99 over shuffled pages, uniform, scans mixed
+//! with zipf, and a loop. One name gives equal accesses on every computer. The random numbers are
+//! integers, and only the zipf table uses floating-point arithmetic.
 
 use super::{Access, Kind, Op, Spool};
 use ebb_mm::random::Random;
 
-/// What every synthetic trace's name starts with.
+/// Prefix of every synthetic trace's name.
 pub const PREFIX: &str = "synth:";
 
-/// A synthetic trace that cannot be made.
+/// Error of a synthetic trace that cannot be made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SynthError {
     /// No pattern has this name.
@@ -21,19 +21,20 @@ pub enum SynthError {
         "synthetic traces have no parameter {0:?}; expected pages=, accesses=, seed= or theta="
     )]
     Parameter(String),
-    /// A parameter's value makes no sense.
+    /// A parameter has an invalid value.
     #[error("{0}: expected {1}")]
     Value(String, &'static str),
 }
 
-/// The order in which pages are touched.
+/// Order of the accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
     /// Each access is to a page drawn with probability 1 / rank^theta.
     Zipf,
-    /// Each access is to any page.
+    /// Each access is to any page, with equal probability.
     Uniform,
-    /// Half the accesses zipf over the first half of the pages, half a scan of the other half.
+    /// Half of the accesses are zipf over the first half of the pages, half a scan of the other
+    /// half.
     ScanZipf,
     /// All pages in order, again and again.
     Loop,
@@ -42,20 +43,20 @@ pub enum Pattern {
 /// A synthetic trace.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Synth {
-    /// The order of the accesses.
+    /// Order of the accesses.
     pub pattern: Pattern,
-    /// Distinct pages, at most.
+    /// Largest number of distinct pages.
     pub pages: u32,
-    /// Accesses.
+    /// Number of accesses.
     pub accesses: u64,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// The exponent of the zipf distribution.
+    /// Exponent of the zipf distribution.
     pub theta: f64,
 }
 
 impl Synth {
-    /// Reads a name, without its prefix.
+    /// Parses a name, without its prefix.
     pub fn parse(text: &str) -> Result<Self, SynthError> {
         let mut parts = text.split(',');
         let pattern = match parts.next().unwrap_or_default() {
@@ -116,7 +117,7 @@ impl Synth {
         }
     }
 
-    /// The trace, numbered in order of appearance like any other.
+    /// Returns the trace, numbered in order of appearance.
     pub fn spool(&self) -> std::io::Result<Spool> {
         const ABSENT: u32 = u32::MAX;
         let mut spool = Spool::new();
@@ -144,7 +145,7 @@ impl Synth {
 
 /// Draws ranks with probability proportional to 1 / rank^theta, as shuffled pages.
 struct Zipf {
-    /// The probability of this rank or a lower one, in 2^-32.
+    /// Probability of each rank or a lower one, in 2^-32.
     cumulative: Vec<u32>,
     pages: Vec<u32>,
 }

@@ -1,4 +1,5 @@
-//! Readers: what each format means, what its errors say, and that no bytes make one panic.
+//! Tests of the readers: the meaning of each format, the error messages, and that no bytes make a
+//! reader panic.
 
 use std::io::Write;
 use std::path::Path;
@@ -20,7 +21,7 @@ const FORMATS: [Format; 8] = [
     Format::Damon,
 ];
 
-/// More than this nobody reads here: a damaged region of DAMON's may be a TiB.
+/// Largest number of records that a test reads. A damaged region of DAMON may be a TiB.
 const RECORDS_MAX: usize = 1 << 20;
 
 fn records(bytes: &[u8], format: Option<Format>) -> Result<Vec<Record>, TraceError> {
@@ -98,7 +99,7 @@ fn a_missing_file_is_named() {
     assert!(error.to_string().starts_with("/nowhere/t.csv: No such file"), "{error}");
 }
 
-/// A file without line ends was once read into memory whole before anything was said.
+/// Shows that a file without line ends is refused before all of it is in memory.
 #[test]
 fn a_line_without_end_is_refused_early() {
     let mut bytes = b"dt,page,op,kind\n".to_vec();
@@ -154,7 +155,7 @@ fn numbering_follows_appearance_and_the_future_is_right() {
     assert_eq!(next, [2, 3, NEVER, NEVER]);
 }
 
-/// The same accesses must come back whether the trace stays in memory or moves to a file.
+/// Shows that a trace returns equal accesses whether it stays in memory or moves to a file.
 #[test]
 fn a_long_trace_moves_to_a_file_and_keeps_its_accesses() {
     let synth = Synth {
@@ -246,7 +247,7 @@ fn what_tracers_print_is_found_out_and_says_what_it_lacks() {
     assert_eq!(of(BPFTRACE), (3, Some(Lack::Touches)));
     assert_eq!(of(BPFTRACE.split_once('\n').unwrap().1), (3, Some(Lack::Touches)));
     assert_eq!(of(DAMON), (3, Some(Lack::Accesses)));
-    // And still do when they were converted.
+    // A converted trace still lacks its information.
     for lack in [None, Some(Lack::Touches), Some(Lack::Accesses)] {
         let mut writer = CompactWriter::new(Vec::new(), lack).unwrap();
         writer.write(&record(1, 2, Op::Read, Kind::Anon)).unwrap();
@@ -299,7 +300,8 @@ proptest! {
             let whole = records(text.as_bytes(), None).unwrap();
             let mut bytes = text.as_bytes().to_vec();
             bytes.truncate(cut.index(bytes.len()) + 1);
-            // What is whole of a file that was cut is what it was. The last line may say another number.
+            // The whole lines of a truncated file are unchanged. The last line may have another
+            // number.
             let cut = match records(&bytes, Some(format)) {
                 Ok(cut) => cut,
                 Err(error) => {

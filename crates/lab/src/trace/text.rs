@@ -1,12 +1,12 @@
-//! The plain text forms: valgrind lackey's memory trace, and one page number a line.
+//! The plain text formats: valgrind lackey's memory trace, and one page number a line.
 
 use ebb_mm::types::{PAGE_SHIFT, PAGE_SIZE};
 
 use super::csv::number;
-use super::reader::{Decode, Malformed, Place, excerpt};
+use super::reader::{Decode, Malformed, Position, excerpt};
 use super::{Kind, Op, Record};
 
-/// Calls `parse` with each whole line of `bytes` and says how many bytes they took.
+/// Calls `parse` with each whole line of `bytes` and returns the number of bytes used.
 pub(super) fn each_line(
     bytes: &[u8],
     last: bool,
@@ -24,7 +24,7 @@ pub(super) fn each_line(
         *line += 1;
         let text = rest[..end].trim_ascii_end();
         parse(text).map_err(|expected| Malformed {
-            place: Place::Line(*line),
+            place: Position::Line(*line),
             expected,
             found: excerpt(text),
         })?;
@@ -33,8 +33,8 @@ pub(super) fn each_line(
     Ok(taken)
 }
 
-/// Reads `valgrind --tool=lackey --trace-mem=yes`. Lines of other tools and of the program
-/// (starting with `==` or `--`) are skipped; an access that crosses a page counts for both pages.
+/// Decoder of `valgrind --tool=lackey --trace-mem=yes`. Skips lines of other tools and of the
+/// program (starting with `==` or `--`). An access that crosses a page counts for both pages.
 #[derive(Default)]
 pub struct LackeyDecoder {
     line: u64,
@@ -75,7 +75,7 @@ fn address_and_size(field: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(address.trim(), 16).ok()?, size.trim().parse().ok()?))
 }
 
-/// Reads one page number a line; empty lines and lines starting with `#` are skipped.
+/// Decoder of one page number a line; skips empty lines and lines starting with `#`.
 #[derive(Default)]
 pub struct PagesDecoder {
     line: u64,

@@ -1,7 +1,7 @@
-//! Thins traces to what passes over accessed bits would see: each page once in a window of time.
+//! Thins traces to the view of passes over accessed bits: each page once in a window of time.
 //!
-//! A window's records come in the order of their pages. A page was written if any of its records in
-//! the window wrote it, else run if any ran it.
+//! A window's records are in the order of their pages. A page counts as written if any of its
+//! records in the window is a write, otherwise as executed if any is.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,23 @@ pub struct Thinner {
     window: u64,
     frame: u64,
     now: u64,
-    /// The window that records are gathered of.
+    /// Number of the window whose records are being collected.
     gathering: u64,
-    /// The one that was given out last.
+    /// Number of the window last emitted.
     given: u64,
     seen: BTreeMap<(u64, Kind), Op>,
 }
 
 impl Thinner {
-    /// Windows of `window` units of time (one at least), of frames of `frame` pages each.
+    /// Creates a thinner with windows of `window` units of time (at least one), and frames of
+    /// `frame` pages each.
     #[must_use]
     pub fn new(window: u64, frame: u64) -> Self {
         let (window, frame) = (window.max(1), frame.max(1));
         Self { window, frame, now: 0, gathering: 0, given: 0, seen: BTreeMap::new() }
     }
 
-    /// Takes a record; what the windows before it saw goes to `out`.
+    /// Adds a record. The records of a finished window go to `out`.
     pub fn push(&mut self, record: &Record, out: &mut Vec<Record>) {
         self.now += record.dt;
         let window = self.now / self.window;
@@ -43,7 +44,7 @@ impl Thinner {
         };
     }
 
-    /// What the last window saw goes to `out`.
+    /// Writes the records of the last window to `out`.
     pub fn finish(&mut self, out: &mut Vec<Record>) {
         for ((page, kind), op) in std::mem::take(&mut self.seen) {
             let dt = (self.gathering - self.given) * self.window;
@@ -78,7 +79,7 @@ mod tests {
             record(1, 9, Op::Read, anon),
             record(1, 9, Op::Exec, mapped),
             record(5, 9, Op::Read, anon),  // At 10: the second window.
-            record(25, 2, Op::Read, anon), // At 35: the fourth; nothing was seen in the third.
+            record(25, 2, Op::Read, anon), // At 35: the fourth; the third window has no record.
             record(1, 3, Op::Exec, anon),
         ];
         assert_eq!(

@@ -1,37 +1,37 @@
-//! A phone or a laptop: one application in front, the others kept warm.
+//! A phone or a laptop: one application in the foreground, the others kept in memory.
 //!
-//! Switching to an application touches most of what it had in use, in random order; then it works for
-//! a while in a small part of it and grows a little. Which application comes next follows how recently
-//! it was used.
+//! A switch to an application touches all of its hot pages, the private ones in an order without
+//! pattern. Then the application works for a while in a part of them. Half of the switches go to
+//! one of the three applications used last.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of applications between which a user switches.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Apps {
-    /// Applications.
+    /// Number of applications.
     pub apps: u32,
-    /// Their private memory, as a multiple of memory.
+    /// Private memory of all applications, as a multiple of memory.
     pub anon: f64,
-    /// Their text and data files, mapped, as a share of memory.
+    /// Mapped text and data files of all applications, as a share of memory.
     pub files: f64,
-    /// Text that all share, as a share of memory.
+    /// Text that all applications share, as a share of memory.
     pub shared: f64,
-    /// Part of an application's pages that a switch touches.
+    /// Share of an application's pages that a switch accesses.
     #[serde(default = "hot")]
     pub hot: f64,
-    /// Touches of an application in front, as a multiple of its hot pages.
+    /// Accesses of the application in the foreground, as a multiple of its hot pages.
     #[serde(default = "work")]
     pub work: f64,
-    /// Processor time for each page touched.
+    /// Processor time for each accessed page, in nanoseconds.
     pub page_ns: u32,
     /// Switches before measuring.
     #[serde(default = "warm")]
@@ -51,8 +51,8 @@ fn warm() -> u32 {
 }
 
 impl Apps {
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let n = u64::from(self.apps);
         let anon = (place.pages(self.anon) / n).max(8);
         let files = (place.pages(self.files) / n).max(4);
@@ -89,7 +89,7 @@ struct User {
     spaces: Vec<u16>,
     home: u16,
     text: u16,
-    /// Private pages and file pages of an application, shared text.
+    /// Private pages and file pages of an application, pages of shared text.
     sizes: [u64; 3],
     /// Applications, the most recently used first.
     order: Vec<u32>,
@@ -103,7 +103,7 @@ impl User {
         Step::Touch { page: page as u32, space: self.spaces[app as usize], access }
     }
 
-    /// A cold start: everything is touched once.
+    /// Adds a cold start, which touches every page once.
     fn start(&mut self, steps: &mut Vec<Step>, app: u32) {
         let [anon, files, _] = self.sizes;
         steps.extend((0..anon).map(|p| self.touch(app, p, Access::Write)));
@@ -130,7 +130,7 @@ impl User {
         let ns = self.spec.page_ns;
         let first = self.random.below(hot_anon as u32);
         for i in 0..hot_anon {
-            // Every hot page once, in an order without pattern: a stride that is odd.
+            // Every hot page once, in an order without pattern: with an odd stride.
             let page = (u64::from(first) + i * 769) % hot_anon;
             steps.push(self.touch(app, page, Access::Read));
             steps.push(Step::Cpu(ns));

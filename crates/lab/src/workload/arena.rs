@@ -1,11 +1,12 @@
-//! Where the blocks of an engine's cache lie in its memory.
+//! Locations of the blocks of an engine's cache in its memory.
 //!
-//! A program's allocator holds more memory than the program uses: places that were given back and not
-//! asked for again. Mostly the next block gets the place given back last; now and then (another size, another thread's
-//! free list) any other, so that all of this memory is used again some time, and some of it is cold.
+//! A program's allocator has more memory than the program uses: locations that were freed and not
+//! allocated again. Mostly the next block gets the location freed last. Now and then it gets any
+//! other one, as for another size, or from another thread's free list. So all of this memory is
+//! used again some time, and some of it is cold.
 //!
 //! Invariants
-//! * HEAP-1: no two blocks are at one place, and none is at a free one.
+//! * HEAP-1: no two blocks are at one location, and none is at a free one.
 
 use std::ops::Range;
 
@@ -15,21 +16,21 @@ use ebb_mm::random::Random;
 /// Memory of a cache.
 #[derive(Clone, Debug)]
 pub struct Arena {
-    /// Where it begins and how many pages it has.
+    /// First page. `pages` is the number of pages, `places` the number of locations.
     first: u64,
     pages: u64,
     places: u64,
-    /// By slot of the cache.
+    /// Location of each slot of the cache.
     place: Vec<u32>,
     free: Vec<u32>,
-    /// How often a block gets another place than the one given back last.
+    /// Share of blocks that get a location other than the one freed last.
     stray: f64,
     random: Random,
 }
 
 impl Arena {
-    /// Places of `size` pages in `pages` pages from `first` on, as many as there is room for and one a slot at
-    /// least; without a `size` they are the slots', and no more.
+    /// Creates locations of `size` pages in `pages` pages from `first` on. There are as many as
+    /// fit, and at least one a slot. With a `size` of 0 there is one for each slot.
     #[must_use]
     pub fn new((first, pages): (u64, u64), slots: u64, size: f64, stray: f64, seed: u64) -> Self {
         let fit = if size > 0.0 { (pages as f64 / size) as u64 } else { slots };
@@ -47,7 +48,7 @@ impl Arena {
         }
     }
 
-    /// The pages of a slot's block.
+    /// Returns the pages of a slot's block.
     #[must_use]
     pub fn find(&self, slot: u32) -> Range<u64> {
         let at = u64::from(self.place[slot as usize]);
@@ -55,7 +56,7 @@ impl Arena {
         start(at)..start(at + 1)
     }
 
-    /// The slot's block is replaced: where the new one lies.
+    /// Replaces the slot's block. Returns the pages of the new one.
     pub fn replace(&mut self, slot: u32) -> Range<u64> {
         if !self.free.is_empty() && unit(&mut self.random) < self.stray {
             let other = self.random.below(self.free.len() as u32) as usize;
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn free_places_are_used_as_often_as_said_and_never_twice() {
-        // Ten slots and ten places more.
+        // Ten slots, and ten locations more.
         let mut arena = Arena::new((0, 120), 10, 6.0, 0.05, 7);
         let mut moved = 0;
         for i in 0..10_000 {

@@ -1,19 +1,20 @@
-//! Batch jobs that sort: Spark, TeraSort. Phases of reading, sorting in memory, shuffling, writing.
+//! Batch jobs that sort (Spark, TeraSort), in phases: reading, sorting in memory, shuffling,
+//! writing.
 //!
-//! Each task reads its split in order into its part of the heap, goes over what it has in random order
-//! (sorting, and the collector's marking), spills it, waits for the others, reads their spills, and
-//! writes its output.
+//! Each task reads its split in order into its part of the heap. It touches its heap in random
+//! order (sorting, and the collector's marking), and spills. Then it waits for the others, reads
+//! their spills, and writes its output.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of batch jobs.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
@@ -22,17 +23,17 @@ pub struct Batch {
     pub jobs: u32,
     /// Tasks of each job, one thread each.
     pub tasks: u32,
-    /// The input, as a multiple of memory.
+    /// Size of the input, as a multiple of memory.
     pub input: f64,
-    /// All heaps, as a multiple of memory.
+    /// Size of all heaps, as a multiple of memory.
     pub heap: f64,
     /// Rounds in which a task reads, sorts and spills.
     #[serde(default = "rounds")]
     pub rounds: u32,
-    /// Touches of the heap in sorting and collecting, for each page of it and round.
+    /// Accesses to the heap in sorting and collecting, for each heap page and round.
     #[serde(default = "passes")]
     pub passes: f64,
-    /// Processor time for each page of input, all phases together.
+    /// Processor time for each page of input, in all phases together, in nanoseconds.
     pub page_ns: u32,
 }
 
@@ -47,8 +48,8 @@ fn passes() -> f64 {
 }
 
 impl Batch {
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let (jobs, tasks) = (u64::from(self.jobs), u64::from(self.tasks));
         let all = jobs * tasks;
         let heap = (place.pages(self.heap) / all).max(4);
@@ -109,7 +110,7 @@ struct Task {
     at: u64,
 }
 
-/// Pages handled at a time.
+/// Number of pages handled at a time.
 const BATCH: u64 = 64;
 
 impl Task {
@@ -123,7 +124,7 @@ impl Task {
         Step::Touch { page, space: self.files, access }
     }
 
-    /// The pages of the split that a round handles.
+    /// Returns the pages of the split that a round handles.
     fn round(&self, round: u32) -> (u64, u64) {
         let (r, all) = (u64::from(round), u64::from(self.spec.rounds));
         (self.split * r / all, self.split * (r + 1) / all)
@@ -144,7 +145,7 @@ impl Task {
         for page in from + self.at..end {
             steps.push(self.file_page(0, self.task, page, Access::FdRead));
             steps.push(Step::Cpu(self.spec.page_ns / 4));
-            // Text becomes objects: the heap fills as the input is read.
+            // Text becomes objects, so the heap fills as the input is read.
             let (first, last) = (
                 (page - from) * self.heap / (to - from),
                 (page + 1 - from) * self.heap / (to - from),
@@ -193,7 +194,7 @@ impl Task {
     fn shuffle(&mut self, steps: &mut Vec<Step>) {
         let end = (self.at + BATCH).min(self.split);
         for page in self.at..end {
-            // A run from each of the others in turn.
+            // The task reads a run from each of the others in turn.
             let other = (self.task + page * self.tasks / self.split) % self.tasks;
             steps.push(self.file_page(1, other, page, Access::FdRead));
             let at = self.random_heap();

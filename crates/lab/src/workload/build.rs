@@ -1,8 +1,8 @@
-//! A kernel build: many short programs, so many at a time.
+//! A kernel build: many short programs, some at a time.
 //!
-//! Each reads its source and some headers, runs the compiler's text (a shared mapping), fills memory
-//! of its own, goes over it again, writes an object file and ends. What it does between reading and writing is drawn
-//! or recorded.
+//! Each program reads its source and some headers, runs the compiler's text (a shared mapping), and
+//! fills memory of its own. It goes over that memory again, writes an object file and ends. Its
+//! accesses between reading and writing are drawn or recorded.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
@@ -10,45 +10,48 @@ use serde::Deserialize;
 
 use super::keys::{Keys, Pattern};
 use super::recording::{self, Recording};
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of a kernel build.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
-    /// Programs at a time.
+    /// Programs that run at a time.
     pub jobs: u32,
     /// Programs in all.
     pub programs: u32,
-    /// The compiler's text, as a share of memory.
+    /// Size of the compiler's text, as a share of memory.
     pub text: f64,
-    /// Headers, as a share of memory.
+    /// Size of all headers, as a share of memory.
     pub headers: f64,
-    /// Sources, as a share of memory; each program reads its part.
+    /// Size of all sources, as a share of memory. Each program reads its part.
     pub sources: f64,
-    /// Memory of one program, as a share of memory.
+    /// Private memory of one program, as a share of memory.
     pub memory: f64,
-    /// How often a program goes over its memory; 3 if nothing is said. A recording has that of its own.
+    /// Number of times that a program goes over its memory, by default 3. A recording has its own
+    /// passes.
     pub passes: Option<u32>,
-    /// Headers read by a program, as a share of all.
+    /// Share of the headers that a program reads.
     #[serde(default = "includes")]
     pub includes: f64,
-    /// Processor time for each page touched.
+    /// Processor time for each accessed page, in nanoseconds.
     pub page_ns: u32,
-    /// What a program does with its text and memory, as recorded of one, stretched to its size.
+    /// Recording of a program, whose uses of text and memory are played back, stretched to the size
+    /// of each program here.
     pub recording: Option<recording::Recorded>,
-    /// So large a share of a job's programs, the last of them, is larger, as those of a directory of large drivers.
+    /// Share of a job's programs that are larger. They come last, as those of a directory of large
+    /// drivers.
     #[serde(default)]
     pub large_share: f64,
-    /// How many times as large.
+    /// Size of the larger programs, as a multiple of the size of the others.
     #[serde(default = "as_large")]
     pub large_factor: f64,
 }
 
-/// How often a program goes over its memory if nothing is said.
+/// Number of times that a program goes over its memory, by default.
 const PASSES: u32 = 3;
 
 fn as_large() -> f64 {
@@ -59,10 +62,11 @@ fn includes() -> f64 {
 }
 
 impl Build {
-    /// Says what of it makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// Larger programs that are more than all, none, or smaller; passes over memory beside a recording.
+    /// The share of larger programs is more than 1 or below 0, or they are smaller than the others.
+    /// Passes over memory are given beside a recording.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.large_share) {
             return Err(format!("large_share = {}: expected 0 to 1", self.large_share));
@@ -79,8 +83,8 @@ impl Build {
         Ok(())
     }
 
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let (text, headers) = (place.pages(self.text), place.pages(self.headers));
         let (sources, own) = (place.pages(self.sources), place.pages(self.memory));
         let file = |pages, exec| Region {
@@ -129,7 +133,7 @@ impl Build {
 
 struct Make {
     spec: Build,
-    /// Text, headers, sources, memory of a program.
+    /// Pages of text, headers, sources, and memory of a program.
     sizes: [u64; 4],
     /// Pages of the largest program.
     largest: u64,
@@ -147,7 +151,7 @@ impl Make {
         Step::Touch { page: page as u32, space: self.files, access }
     }
 
-    /// How much memory the program uses.
+    /// Returns how many pages of memory the program uses.
     fn size(&mut self, number: u64) -> u64 {
         let own = self.sizes[3];
         let mine = own / 2 + u64::from(self.random.below(own.max(1) as u32));
@@ -156,7 +160,7 @@ impl Make {
         if large { (mine as f64 * self.spec.large_factor) as u64 } else { mine }.max(1)
     }
 
-    /// Fills memory in order, and goes over it in no order.
+    /// Fills memory in order, then touches it in random order.
     fn drawn(&mut self, steps: &mut Vec<Step>, mine: u64) {
         for pass in 0..self.spec.passes.unwrap_or(PASSES) {
             for i in 0..mine {
@@ -170,7 +174,8 @@ impl Make {
         }
     }
 
-    /// Uses text and memory as was recorded. What is one page there is as much of a program's memory here.
+    /// Uses text and memory as recorded. A page of the recording stands for an equal share of a
+    /// program's memory here.
     fn recorded(&self, steps: &mut Vec<Step>, of: &Recording, mine: u64) {
         // A program of another size takes as much longer.
         let stretch = mine as f64 / of.own as f64;
@@ -238,10 +243,10 @@ mod tests {
         toml::from_str(&format!("{text}{more}")).unwrap()
     }
 
-    /// What the first job's programs do.
+    /// Returns the steps of the first job's programs.
     fn programs(spec: &Build) -> Vec<Vec<Step>> {
         let mut plan = Plan::default();
-        spec.plan(&mut plan, &Place { memcg: 0, memory: 10_000, seed: 1, measured: true });
+        spec.plan(&mut plan, &Setting { memcg: 0, memory: 10_000, seed: 1, measured: true });
         let mut all = Vec::new();
         loop {
             let mut steps = Vec::new();
@@ -254,7 +259,7 @@ mod tests {
         }
     }
 
-    /// The pages of its own that a program uses, and how.
+    /// Returns the accesses of a program to its own pages.
     fn own(steps: &[Step]) -> Vec<(u32, Access)> {
         steps
             .iter()
@@ -282,7 +287,7 @@ mod tests {
             assert!(seen.iter().all(|&s| s), "{} pages", seen.len());
             assert!((500..1500).contains(&seen.len()), "{} pages", seen.len());
         }
-        // Time goes with size.
+        // Time is proportional to size.
         let cpu = |steps: &[Step]| -> u64 {
             steps.iter().map(|s| if let Step::Cpu(ns) = s { u64::from(*ns) } else { 0 }).sum()
         };
@@ -302,7 +307,7 @@ mod tests {
             .map(|(a, b)| (f64::from(size(a)) / f64::from(size(b))).round() as u32)
             .collect();
         assert_eq!(factors, [1, 1, 1, 1, 1, 1, 1, 4, 4, 4]);
-        // All of it is given back.
+        // The program frees all of its memory.
         let freed = some[9].iter().find_map(|step| match step {
             Step::Free { space: 1, page: 0, pages } => Some(*pages),
             _ => None,

@@ -1,39 +1,41 @@
-//! Where the blocks of a database lie in its file, if none is ever overwritten.
+//! Locations of the blocks of a database in its file, if none is ever overwritten.
 //!
-//! A block that is written goes to the part of the file that has been free for longest, and its old place
-//! becomes free: what a checkpoint may still refer to is left alone (WiredTiger's block manager, LMDB,
-//! ZFS). So what is written is in memory only because it was written.
+//! A write of a block goes to the part of the file that has been free for longest. The block's old
+//! location becomes free. So a block to which a checkpoint may still refer is left alone
+//! (WiredTiger's block manager, LMDB, ZFS). Therefore a written block is in memory only because it
+//! was written.
 //!
 //! Invariants
-//! * EXTENTS-1: no two blocks are at one place, and none is at a free one.
-//! * EXTENTS-2: there are as many free places as there were.
+//! * EXTENTS-1: no two blocks are at one location, and none is at a free one.
+//! * EXTENTS-2: the number of free locations is constant.
 
 use std::collections::VecDeque;
 
 /// A file of blocks.
 #[derive(Clone, Debug)]
 pub struct Extents {
-    /// By block.
+    /// Location of each block.
     place: Vec<u32>,
-    /// In the order in which they became free.
+    /// Free locations in the order in which they became free.
     free: VecDeque<u32>,
 }
 
 impl Extents {
-    /// So many blocks in their order, and `spare` free places behind them. Without any, blocks stay where they are.
+    /// Creates a file of so many blocks in their order, and `spare` free locations behind them.
+    /// Without free locations blocks stay where they are.
     #[must_use]
     pub fn new(blocks: u64, spare: u64) -> Self {
         let (blocks, all) = (blocks as u32, (blocks + spare) as u32);
         Self { place: (0..blocks).collect(), free: (blocks..all).collect() }
     }
 
-    /// Where a block is.
+    /// Returns the location of a block.
     #[must_use]
     pub fn find(&self, block: u32) -> u32 {
         self.place[block as usize]
     }
 
-    /// A block is written. Returns where.
+    /// Writes a block. Returns its new location.
     pub fn write(&mut self, block: u32) -> u32 {
         let place = &mut self.place[block as usize];
         if let Some(new) = self.free.pop_front() {

@@ -1,32 +1,33 @@
-//! Files read or written in blocks of a page, as by fio with buffered I/O: each job has its own file.
+//! Files read or written in blocks of a page, as by fio with buffered I/O: each job has its own
+//! file.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::keys::{Keys, Pattern, about, unit};
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of jobs as of fio.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fio {
     /// Jobs, one thread and one file each.
     pub jobs: u32,
-    /// All files, as a multiple of memory.
+    /// Size of all files, as a multiple of memory.
     pub data: f64,
-    /// The order of the blocks.
+    /// Order of the blocks.
     pub pattern: Pattern,
-    /// The exponent of zipfian patterns.
+    /// Exponent of zipfian patterns.
     #[serde(default = "theta")]
     pub theta: f64,
-    /// Share of blocks written.
+    /// Share of the blocks that are written.
     #[serde(default)]
     pub writes: f64,
-    /// Processor time of one operation beside the copy.
+    /// Processor time of one operation beside the copy, in nanoseconds.
     pub op_ns: u32,
     /// Operations before measuring, as a multiple of the files' pages.
     #[serde(default = "warm")]
@@ -43,8 +44,8 @@ fn warm() -> f64 {
 }
 
 impl Fio {
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let jobs = u64::from(self.jobs);
         let pages = (place.pages(self.data) / jobs).max(4);
         let region = Region {

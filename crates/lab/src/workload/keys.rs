@@ -1,58 +1,59 @@
-//! Which key is next: the distributions of the load generators, by their own names and constants.
+//! Draws keys by the distributions of the load generators, with their own names and constants.
 //!
 //! * `zipfian`: rank drawn by Gray's method with `theta` (0.99), scrambled by a hash. YCSB's own
-//!   ([`Keys::of_ycsb`]) draws the rank among ten thousand million items, however many records there
-//!   are, and the hash takes them all to records: of twenty million records some have many items, and
-//!   28 of 100 draws are as good as uniform.
+//!   ([`Keys::of_ycsb`]) draws the rank among ten thousand million items, however many records
+//!   there are. Its hash maps all of them to records. Of twenty million records some have many
+//!   items, and 28 of 100 draws are as good as uniform.
 //! * `latest`: YCSB's: zipfian over the distance from the newest key.
 //! * `exponential`: YCSB's: 95 % of the draws from the first 85.7 % of the keys.
 //! * `gaussian`: memtier's: mean in the middle, standard deviation a sixth of the range.
-//! * `uniform`, and `sequential`: each thread has its own part of the range and goes round in it.
+//! * `uniform`: all keys are equally likely.
+//! * `sequential`: each thread has its own part of the range and goes round in it.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use ebb_mm::random::Random;
 
-/// A distribution's name.
+/// A distribution of keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Hot keys scattered over the range.
+    /// Hot keys are scattered over the range.
     Zipfian,
     /// The newest keys are the hottest.
     Latest,
-    /// All alike.
+    /// All keys are equally likely.
     Uniform,
     /// The first keys are the hottest.
     Exponential,
     /// The middle keys are the hottest.
     Gaussian,
-    /// One after the other.
+    /// One key after the other.
     Sequential,
 }
 
 /// YCSB's constant of the zipfian distribution.
 pub const THETA: f64 = 0.99;
-/// Items YCSB draws ranks among for its scrambled zipfian, and the sum that goes with them and
-/// [`THETA`] (`ScrambledZipfianGenerator`).
+/// Number of items among which YCSB draws ranks for its scrambled zipfian. `YCSB_ZETAN` is the sum
+/// that goes with them and [`THETA`] (`ScrambledZipfianGenerator`).
 const YCSB_ITEMS: u64 = 10_000_000_000;
 const YCSB_ZETAN: f64 = 26.469_028_201_783_02;
 
-/// Draws keys.
+/// A generator of keys.
 #[derive(Clone, Debug)]
 pub struct Keys {
     pattern: Pattern,
     count: u64,
     zipf: Option<Zipf>,
-    /// Ranks of YCSB's that one rank here stands for.
+    /// Number of YCSB's ranks that one rank here stands for.
     ranks: Option<f64>,
-    /// For `sequential`: this thread's part and where it is in it.
+    /// For `sequential`: first key, end and next key of this thread's part.
     part: (u64, u64, u64),
     spare: Option<f64>,
 }
 
-/// Gray's method: constant time for a draw.
+/// Gray's method for zipfian draws, in constant time for each.
 #[derive(Clone, Debug)]
 struct Zipf {
     items: u64,
@@ -90,17 +91,18 @@ impl Zipf {
     }
 }
 
-/// A number in [0, 1).
+/// Draws a number in [0, 1).
 pub fn unit(random: &mut Random) -> f64 {
     (random.word() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A time around `ns`: half to one and a half of it. No two operations take equally long.
+/// Draws a time around `ns`, from half to one and a half of it, so that operations do not take
+/// equally long.
 pub fn about(random: &mut Random, ns: u32) -> u32 {
     ns / 2 + random.below(ns.max(1))
 }
 
-/// YCSB's hash of a number: Fowler, Noll and Vo's over its eight bytes, its sign dropped.
+/// Returns YCSB's hash of a number: Fowler, Noll and Vo's over its eight bytes, without the sign.
 fn fnv(number: u64) -> u64 {
     let hash = number.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(1_099_511_628_211)
@@ -115,7 +117,7 @@ fn scramble(rank: u64, count: u64) -> u64 {
 }
 
 impl Keys {
-    /// Keys 0 to `count`, drawn by thread `thread` of `threads`.
+    /// Creates a generator of keys 0 to `count`, for thread `thread` of `threads`.
     #[must_use]
     pub fn new(pattern: Pattern, count: u64, theta: f64, thread: u64, threads: u64) -> Self {
         let count = count.max(3);
@@ -126,8 +128,8 @@ impl Keys {
         Self { pattern, count, zipf, ranks: None, part, spare: None }
     }
 
-    /// Keys 0 to `count` as YCSB draws them for `records` records, of which `count` stand for all: the
-    /// hottest tenth here has the draws of the hottest tenth there.
+    /// Creates a generator of keys 0 to `count` as YCSB draws them for `records` records, of which
+    /// `count` stand for all. The hottest tenth here has the draws of the hottest tenth there.
     #[must_use]
     pub fn of_ycsb(pattern: Pattern, count: u64, records: f64) -> Self {
         if pattern != Pattern::Zipfian {
@@ -139,12 +141,12 @@ impl Keys {
         Self { pattern, count, zipf, ranks, part: (0, count, 0), spare: None }
     }
 
-    /// A rank of YCSB's; each of those below `count` is one of a key's own.
+    /// Draws a rank of YCSB's, scaled. Each rank below `count` stands for one key.
     fn ycsb_rank(z: &Zipf, ranks: f64, random: &mut Random) -> u64 {
         (z.rank(unit(random)) as f64 / ranks) as u64
     }
 
-    /// The next key.
+    /// Draws the next key.
     #[inline]
     pub fn draw(&mut self, random: &mut Random) -> u64 {
         match (self.pattern, &self.zipf) {
@@ -238,7 +240,8 @@ mod tests {
         assert!(counts.iter().all(|&n| n > 20), "28 of 100 draws are spread over all");
         let hot: Vec<usize> = (0..1000).filter(|&i| counts[i] > 1000).collect();
         assert!(hot.len() > 5 && hot.windows(2).filter(|w| w[1] - w[0] > 1).count() > 3);
-        // As YCSB's own code has it: the first records of a database are "user6284781860667377211" of these.
+        // As in YCSB's own code: the first of these is the record "user6284781860667377211" of a
+        // database.
         assert_eq!(
             [fnv(0), fnv(1), fnv(2)],
             [6284781860667377211, 8517097267634966620, 1820151046732198393]

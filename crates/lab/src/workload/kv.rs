@@ -1,10 +1,11 @@
 //! A key-value store in memory under a load like memtier's: memcached, Redis.
 //!
-//! Items lie one after the other in the order in which they were loaded: that of their keys, or, if
-//! several clients load each its own part of the keys at the same time, as these take turns. A table
-//! that maps keys to items is touched on every operation, and where asked for other items are, too: those
-//! met in a hash chain, and the neighbours of one that moves in the store's own LRU list. Each server
-//! thread serves one client's requests one after the other.
+//! Items lie one after the other in the order in which they were loaded. That is the order of their
+//! keys, unless several clients load at one time, each its own part of the keys. Those take turns.
+//! Every operation touches a table that maps keys to items. If `chain` is set, it also touches
+//! other items in a hash chain. If `moves` is set, it also touches the neighbours of an item that
+//! moves in the store's own LRU list. Each server thread serves one client's requests one after the
+//! other.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::keys::{Keys, Pattern, THETA, about, unit};
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of a key-value store.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyValue {
@@ -27,32 +28,33 @@ pub struct KeyValue {
     pub processes: u32,
     /// Threads of each process.
     pub threads: u32,
-    /// All items, as a multiple of memory.
+    /// Size of all items, as a multiple of memory.
     pub data: f64,
-    /// Bytes of one item, overhead included.
+    /// Bytes of one item, including overhead.
     pub item_bytes: u32,
-    /// The table, as a share of the data.
+    /// Size of the table that maps keys to items, as a share of the data.
     #[serde(default = "index")]
     pub index: f64,
-    /// Clients that load at the same time, each its own part of the keys in order; 1: all in order.
+    /// Clients that load items at the same time, each its own part of the keys in order; 1: all
+    /// keys in order.
     #[serde(default = "one")]
     pub loaders: u32,
-    /// Other items met in an operation's hash chain, on average: any.
+    /// Mean number of other items in an operation's hash chain, drawn from all items.
     #[serde(default)]
     pub chain: f64,
-    /// Share of operations whose item moves in the store's LRU lists. That touches three others, which
-    /// were used about as long ago.
+    /// Share of operations whose item moves in the store's LRU lists. A move accesses three other
+    /// items, which were used about as long ago.
     #[serde(default)]
     pub moves: f64,
-    /// Which keys are asked for.
+    /// Distribution of the keys that clients request.
     pub pattern: Pattern,
-    /// The exponent of zipfian patterns.
+    /// Exponent of zipfian patterns.
     #[serde(default = "theta")]
     pub theta: f64,
     /// Share of operations that write.
     #[serde(default)]
     pub writes: f64,
-    /// Processor time of one operation beside its memory accesses.
+    /// Processor time of one operation beside its memory accesses, in nanoseconds.
     pub op_ns: u32,
     /// Operations before measuring, as a multiple of the data's pages.
     #[serde(default = "warm")]
@@ -74,10 +76,12 @@ fn warm() -> f64 {
     2.0
 }
 
-/// Other items touched when one moves: the two beside it, and the last of the list that gives one up.
+/// Other items touched when one moves: the two beside it, and the last of the list that gives one
+/// up.
 const MOVE_TOUCHES: u32 = 3;
 
-/// By key, the place in memory: the order in which `loaders` clients bring their parts, any of them next.
+/// Returns the location in memory of each key. `loaders` clients load their parts, any of them
+/// next.
 fn places(items: u64, loaders: u64, random: &mut Random) -> Option<Arc<[u32]>> {
     if loaders < 2 {
         return None;
@@ -96,8 +100,8 @@ fn places(items: u64, loaders: u64, random: &mut Random) -> Option<Arc<[u32]>> {
 }
 
 impl KeyValue {
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let pages = place.pages(self.data) / u64::from(self.processes);
         let index = (pages as f64 * self.index).ceil() as u64;
         let region = |pages| Region {
@@ -124,7 +128,7 @@ impl KeyValue {
                     keys,
                     random: Random(place.seed_of(process, thread)),
                     load: if self.loaders > 1 {
-                        // All threads load at once, side by side.
+                        // All threads load at one time, side by side.
                         (thread, pages, threads)
                     } else {
                         (pages * thread / threads, pages * (thread + 1) / threads, 1)
@@ -140,7 +144,7 @@ impl KeyValue {
     }
 }
 
-/// One server thread.
+/// A server thread.
 struct Server {
     spec: KeyValue,
     space: u16,
@@ -149,7 +153,7 @@ struct Server {
     places: Option<Arc<[u32]>>,
     keys: Keys,
     random: Random,
-    /// The next page to load, the end, and how far apart they are.
+    /// Next page to load, end, and distance between pages.
     load: (u64, u64, u64),
     load_index: (u64, u64),
     warm: u64,
@@ -157,9 +161,9 @@ struct Server {
     started: bool,
 }
 
-/// Steps made at a time.
+/// Number of operations or pages in one call of `fill`.
 const BATCH: u64 = 64;
-/// In place of a thread's number: whose random numbers the order of loading is drawn from.
+/// Thread number of the random numbers that decide the order of loading.
 const LOADER: u64 = 1 << 20;
 
 impl Server {
@@ -203,7 +207,7 @@ impl Server {
         self.places.as_ref().map_or(key, |places| u64::from(places[key as usize]))
     }
 
-    /// The first bytes of an item, which say what it is and where it hangs.
+    /// Touches the first bytes of an item, with its key and its links.
     fn header(&self, key: u64, steps: &mut Vec<Step>) {
         let page = self.place(key) * u64::from(self.spec.item_bytes) / 4096;
         steps.push(self.touch(self.index + page, Access::Read));
@@ -249,7 +253,7 @@ mod tests {
         places.iter().for_each(|&p| seen[p as usize] = true);
         assert!(seen.iter().all(|&s| s));
         for part in places.chunks(1000) {
-            // Each part in order, and over all of memory.
+            // Each part is in order, and spread over all of memory.
             assert!(part.windows(2).all(|w| w[0] < w[1]));
             assert!(part[0] < 200 && part[999] > 15_000, "{} to {}", part[0], part[999]);
             assert!((7_000..9_000).contains(&part[500]), "{}", part[500]);

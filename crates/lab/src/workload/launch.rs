@@ -1,48 +1,51 @@
-//! A phone or a car that starts applications from nothing, one after another, round after round, while services run.
+//! A phone or a car that starts applications from nothing, one after another, in rounds, while
+//! services run.
 //!
-//! An application that starts reads its files and the text that all share through mappings and fills its memory, in runs of
-//! pages that take turns, and writes to a file. Then nothing happens for a while, its process is ended, and the next one is
-//! started. Services go over their memory, read on in a file of their own and write another, all the time.
+//! An application that starts reads its files and the shared text through mappings, and fills its
+//! memory. It does so in runs of pages that take turns. Then it writes to a file. Nothing happens
+//! for a while, its process ends, and the next application starts. Services touch their memory,
+//! read on in one file and write another, all the time.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of applications that are started from nothing.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// Applications.
+    /// Number of applications.
     pub apps: u32,
-    /// Their private memory, as a multiple of memory. The largest has three times that of the smallest.
+    /// Private memory of all applications, as a multiple of memory. The largest application has
+    /// three times the memory of the smallest.
     pub anon: f64,
-    /// What they read of their files when they start, as a multiple of memory.
+    /// Size of the files that all applications read when they start, as a multiple of memory.
     pub files: f64,
-    /// Text that all share, as a share of memory.
+    /// Text that all applications share, as a share of memory.
     pub shared: f64,
-    /// What a start writes to files, as a share of memory.
+    /// Data that a start writes to files, as a share of memory.
     pub written: f64,
     /// Memory of the system and its services, as a share of memory.
     pub system: f64,
-    /// The part of it that is used all the time.
+    /// Share of the memory of the system that is used all the time.
     #[serde(default = "hot")]
     pub hot: f64,
     /// Threads of services.
     #[serde(default = "services")]
     pub services: u32,
-    /// Files that services read on in, as a multiple of memory.
+    /// Files that services read in order, page by page, as a multiple of memory.
     #[serde(default)]
     pub read: f64,
-    /// How long a service rests between two looks at its memory.
+    /// Pause of a service between two uses of its memory, in microseconds.
     pub service_us: u32,
-    /// Processor time of a start for each page touched.
+    /// Processor time of a start for each accessed page, in nanoseconds.
     pub page_ns: u32,
-    /// How long nothing is started after a start.
+    /// Time after a start in which nothing else is started, in microseconds.
     pub rest_us: u32,
     /// Rounds before measuring.
     #[serde(default = "warm")]
@@ -61,18 +64,18 @@ fn warm() -> u32 {
     3
 }
 
-/// Pages that are read or filled in a row.
+/// Number of pages that are read or filled in a row.
 const RUN: u64 = 16;
 /// Pages of the file that a service writes over and over.
 const LOG: u64 = 256;
-/// Parts of its memory that a service looks at in turn.
+/// Number of parts of its memory that a service touches in turn.
 const PARTS: u64 = 8;
 
 impl Launch {
-    /// Says what of it makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// No applications, services or rounds.
+    /// There are no applications, services or rounds.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (name, n) in [("apps", self.apps), ("services", self.services), ("rounds", self.rounds)]
         {
@@ -83,8 +86,8 @@ impl Launch {
         Ok(())
     }
 
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let n = u64::from(self.apps);
         let region = |pages, backing, exec, processes| Region {
             pages,
@@ -140,7 +143,7 @@ impl Launch {
     }
 }
 
-/// An application's space: its memory, its files, what it writes.
+/// An application's space: its memory, its files, and the file that it writes.
 struct App {
     space: u16,
     anon: u64,
@@ -154,7 +157,7 @@ struct User {
     shared: u64,
     written: u64,
     random: Random,
-    /// Starts so far.
+    /// Number of starts until now.
     at: u64,
 }
 
@@ -162,7 +165,7 @@ impl User {
     fn start(&mut self, steps: &mut Vec<Step>, app: usize) {
         let App { space, anon, files } = self.apps[app];
         let ns = self.spec.page_ns;
-        // Files come in an order that is always the same and has no pattern; the rest in order.
+        // Files come in an order that has no pattern and does not change. The rest comes in order.
         let runs = files.div_ceil(RUN);
         for i in 0..runs {
             let run = i * 769 % runs * RUN;
@@ -186,7 +189,7 @@ impl User {
         steps.push(Step::Done(0));
         steps.push(Step::Sleep(1000 * u64::from(self.spec.rest_us)));
         steps.push(Step::Free { space, page: 0, pages: anon as u32 });
-        // What comes next begins here.
+        // The next operation begins here.
         steps.push(Step::Done(3));
     }
 }
@@ -211,12 +214,12 @@ struct Service {
     space: u16,
     anon: u64,
     files: u64,
-    /// Pages of its memory that it uses all the time.
+    /// Pages of its memory that the service uses all the time.
     hot: u64,
     rest_us: u32,
     random: Random,
     filled: bool,
-    /// Looks so far.
+    /// Number of turns until now.
     at: u64,
 }
 
@@ -256,7 +259,7 @@ mod tests {
     #[test]
     fn a_start_fills_new_memory_and_reads_the_same_files_each_time() {
         let mut plan = Plan::default();
-        spec().plan(&mut plan, &Place { memcg: 0, memory: 1000, seed: 1, measured: true });
+        spec().plan(&mut plan, &Setting { memcg: 0, memory: 1000, seed: 1, measured: true });
         assert_eq!((plan.threads.len(), plan.spaces.len()), (3, 6));
         let mut starts: Vec<Vec<Step>> = Vec::new();
         loop {
@@ -293,7 +296,7 @@ mod tests {
     #[test]
     fn a_service_never_ends_and_uses_a_part_of_its_memory() {
         let mut plan = Plan::default();
-        spec().plan(&mut plan, &Place { memcg: 0, memory: 1000, seed: 1, measured: true });
+        spec().plan(&mut plan, &Setting { memcg: 0, memory: 1000, seed: 1, measured: true });
         let program = &mut plan.threads[1].program;
         let mut steps = Vec::new();
         program.fill(&mut steps);

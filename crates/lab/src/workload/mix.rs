@@ -1,43 +1,44 @@
-//! A mapped file that many processes keep hot, and a process that fills anonymous memory and gives it back, round
-//! after round: the reproducer of the out-of-memory kills of "mm/mglru: improve reclaim loop and dirty folio
-//! handling" (K. Song, March 2026).
+//! A mapped file that many processes keep hot, and a process that fills anonymous memory and frees
+//! it in rounds. This is the reproducer of the out-of-memory kills of "mm/mglru: improve reclaim
+//! loop and dirty folio handling" (K. Song, March 2026).
 //!
-//! Each reader maps all of the file and goes through it in strides, from a page of its own on, so that all together
-//! touch every page; then it rests. The fillers are threads of one process: each touches its part of the memory, and
-//! when all have, the first gives all of it back.
+//! Each reader maps all of the file and goes through it in strides. Each begins at another page, so
+//! that all together touch every page. Then the reader rests. The fillers are threads of one
+//! process. Each touches its part of the memory. When all have done so, the first one frees all of
+//! it.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::keys::about;
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of the readers and the fillers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mix {
     /// Processes that read the file.
     pub readers: u32,
-    /// The file, as a multiple of memory.
+    /// Size of the file, as a multiple of memory.
     pub file: f64,
-    /// Pages from one that a reader touches to its next.
+    /// Distance between two pages that a reader accesses in turn, in pages.
     #[serde(default = "stride")]
     pub stride: u32,
-    /// How long a reader rests after it went through the file.
+    /// Pause of a reader after it went through the file, in microseconds.
     pub rest_us: u32,
     /// Threads that fill anonymous memory.
     pub fillers: u32,
-    /// What they fill together, as a multiple of memory.
+    /// Memory that the fillers fill together, as a multiple of memory.
     pub anon: f64,
-    /// How long the readers have the memory to themselves first.
+    /// Time at the start in which only the readers run, in microseconds.
     pub warm_us: u32,
-    /// Rounds of filling and giving back.
+    /// Rounds of filling and freeing.
     pub rounds: u32,
-    /// How long the fillers rest after a round.
+    /// Pause of the fillers after a round, in microseconds.
     pub pause_us: u32,
 }
 
@@ -46,10 +47,11 @@ fn stride() -> u32 {
 }
 
 impl Mix {
-    /// Says what of it makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// No readers, fillers or rounds, or strides of nothing; more fillers than can wait for each other.
+    /// There are no readers, fillers or rounds, or the stride is 0. There are more fillers than can
+    /// wait for each other.
     pub(crate) fn check(&self) -> Result<(), String> {
         let counts = [
             ("readers", self.readers),
@@ -66,8 +68,8 @@ impl Mix {
         Ok(())
     }
 
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let region = |pages, backing, processes| Region {
             pages,
             backing,
@@ -106,7 +108,7 @@ impl Mix {
     }
 }
 
-/// Pages touched between two looks at what comes next.
+/// Number of pages touched in one call of `fill`.
 const BATCH: u64 = 256;
 
 struct Reader {
@@ -123,7 +125,7 @@ impl Program for Reader {
         for _ in 0..BATCH {
             if self.at >= self.pages {
                 self.at = self.first;
-                // Up to half as much more or less, as with all that others do.
+                // The time varies by half, as the times of other workloads do.
                 steps.push(Step::Sleep(
                     1000 * u64::from(about(&mut self.random, self.spec.rest_us)),
                 ));
@@ -140,13 +142,13 @@ struct Filler {
     spec: Mix,
     space: u16,
     group: u16,
-    /// Pages of all fillers.
+    /// Pages of all fillers together.
     all: u64,
-    /// Its own.
+    /// First page and end of the filler's own part.
     part: (u64, u64),
     at: u64,
     round: u32,
-    /// It has still to wait for the readers.
+    /// Whether the filler has still to wait for the readers.
     warm: bool,
 }
 
@@ -194,7 +196,7 @@ mod tests {
     #[test]
     fn readers_touch_every_page_together_and_fillers_give_back_what_they_filled() {
         let mut plan = Plan::default();
-        spec().plan(&mut plan, &Place { memcg: 0, memory: 3000, seed: 1, measured: true });
+        spec().plan(&mut plan, &Setting { memcg: 0, memory: 3000, seed: 1, measured: true });
         let [readers, fillers] = [0..4, 4..7].map(|of| of.collect::<Vec<usize>>());
         let mut touched = vec![0; 900];
         for i in readers {

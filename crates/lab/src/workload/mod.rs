@@ -1,9 +1,8 @@
-//! What programs do: streams of steps for the simulated machine.
+//! Workloads: streams of steps for the simulated machine.
 //!
-//! Owns the generators, under the names and with the parameters their field knows, and the steps
-//! they are made of. A generator sees only its own random numbers, never the machine: with the same
-//! seed it asks for the same things whatever reclaim does, which is what makes pairs of runs
-//! comparable.
+//! Owns the generators, under the names and with the parameters of their field, and the steps they
+//! are made of. A generator sees only its own random numbers, never the machine. With one seed it
+//! asks for one sequence of steps, whatever reclaim does. That makes pairs of runs comparable.
 
 pub mod apps;
 mod arena;
@@ -29,88 +28,90 @@ pub use spec::{LogSpec, Plan, SpaceSpec, ThreadSpec, WorkloadSpec};
 
 use crate::machine::Access;
 
-/// One thing a thread does.
+/// One step of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Touches a page of a space.
     Touch {
-        /// The page.
+        /// Page in the space.
         page: u32,
-        /// The space.
+        /// Number of the space.
         space: u16,
-        /// How.
+        /// Kind of access.
         access: Access,
     },
-    /// The touches of so many pages from here on are one request: read together what is missing.
+    /// Announces that the touches of `pages` pages from here on are one request. The missing ones
+    /// are read together.
     Ahead {
-        /// The first page.
+        /// First page.
         page: u32,
-        /// The space.
+        /// Number of the space.
         space: u16,
-        /// How many.
+        /// Number of pages.
         pages: u32,
     },
-    /// Computes.
+    /// Computes for so many nanoseconds.
     Cpu(u32),
-    /// An operation begins here, not where the one before was done.
+    /// Begins an operation here, instead of at the end of the one before.
     Begin,
-    /// An operation of a kind is done; its latency is counted.
+    /// Ends an operation of a kind, and counts its latency.
     Done(u8),
-    /// Does nothing for a while.
+    /// Sleeps for so many nanoseconds.
     Sleep(u64),
-    /// Waits until every measured thread is here; measuring begins.
+    /// Waits until every measured thread has arrived. Measuring begins then.
     Start,
-    /// Waits until `parties` threads of the group are here.
+    /// Waits until `parties` threads of the group have arrived.
     Barrier {
-        /// The group.
+        /// Number of the group.
         group: u16,
-        /// Its size.
+        /// Number of threads that wait for each other.
         parties: u16,
     },
-    /// Gives pages back.
+    /// Frees pages.
     Free {
-        /// The space.
+        /// Number of the space.
         space: u16,
-        /// The first page.
+        /// First page.
         page: u32,
-        /// How many.
+        /// Number of pages.
         pages: u32,
     },
-    /// A transfer from or to the disk that goes past the page cache. Reads are waited for.
+    /// Transfers pages from or to the disk past the page cache. The thread waits for a read only.
     Direct {
-        /// How many pages.
+        /// Number of pages.
         pages: u32,
-        /// Whether it writes.
+        /// Whether the transfer is a write.
         write: bool,
     },
-    /// Waits until what was written to a file is on the device.
+    /// Waits until the data written to a file is on the device.
     Sync {
-        /// The file's space.
+        /// Space of the file.
         space: u16,
     },
     /// Waits until the log has been written and synced as far as this thread's record.
     Commit {
-        /// The log.
+        /// Number of the log.
         log: u16,
     },
-    /// The log's writer is done; those who wait look again.
+    /// Ends the work of the log's writer. Waiting threads look again.
     Logged {
-        /// The log.
+        /// Number of the log.
         log: u16,
-        /// How far it is on the device now.
+        /// Number of records that are on the device now.
         upto: u64,
     },
 }
 
-/// Kinds of operations whose latencies are kept apart.
+/// Number of kinds of operations whose latencies are kept apart.
 pub const KINDS: usize = 4;
 
-/// What a thread runs.
+/// A program that a thread runs.
 pub trait Program: Send {
-    /// Appends the next steps; none means that it has ended.
+    /// Appends the next steps. A program that appends none has ended.
     fn fill(&mut self, steps: &mut Vec<Step>);
 
-    /// The group whose barriers it comes to, so that nobody waits there for one that was killed.
+    /// Returns the group whose barriers the thread waits at, so that no thread waits there for one
+    /// that was killed.
     fn group(&self) -> Option<u16> {
         None
     }

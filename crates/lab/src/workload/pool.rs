@@ -1,51 +1,53 @@
-//! A program's own cache of database pages: slots in its memory, second chance for what was used.
+//! A program's own cache of database pages: slots in its memory, with a second chance for used
+//! pages.
 //!
-//! It lives in the generator, not in the machine: how fast memory is decides no more than whose turn is
-//! next where several threads share one.
+//! The cache belongs to the generator, not to the machine. If several threads share one, the speed
+//! of memory decides only which thread has its turn next.
 
 use std::collections::VecDeque;
 
 use ebb_mm::random::Random;
 
-/// A page that is in no slot.
+/// Marks a page that is in no slot.
 const NONE: u32 = u32::MAX;
 
 /// The cache of a database, or of one thread's share of it.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// By database page: its slot.
+    /// Slot of each database page.
     slot_of: Vec<u32>,
-    /// By slot: its page, whether it was used, whether it was changed.
+    /// Page of each slot, whether it was used, whether it was changed.
     slots: Vec<(u32, bool, bool)>,
     hand: usize,
     filled: usize,
-    /// If pages are let go by samples: of how many, their draws, and when each slot was last used.
+    /// Sample size and random numbers, if pages are evicted by samples. `used` is the time of each
+    /// slot's last use.
     sample: Option<(u32, Random)>,
     used: Vec<u64>,
     now: u64,
-    /// Changed slots at most; 0: as many as there are.
+    /// Most changed slots; 0: as many as there are.
     changed_max: usize,
-    /// Slots in the order in which they were changed, while they are.
+    /// Slots whose pages are changed, in the order of the changes.
     changed: VecDeque<u32>,
-    /// Where the next changed page is looked for.
+    /// Slot at which the search for the next changed page begins.
     broom: usize,
 }
 
-/// What a look-up did.
+/// Result of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// The slot.
+    /// Slot of the page.
     pub slot: u32,
-    /// The page was not there and has to be read.
+    /// Whether the page was absent and has to be read.
     pub miss: bool,
-    /// A changed page had to be written to make room.
+    /// A changed page that has to be written to make room.
     pub wrote: Option<u32>,
     /// A changed page that is written, and stays, because too many were changed.
     pub cleaned: Option<u32>,
 }
 
 impl Pool {
-    /// Room for `slots` of `pages` pages.
+    /// Creates an empty cache with `slots` slots for `pages` pages.
     #[must_use]
     pub fn new(pages: u64, slots: u64) -> Self {
         Self {
@@ -62,7 +64,7 @@ impl Pool {
         }
     }
 
-    /// Lets go the page that was not used for longest of `of` taken at random.
+    /// Makes the cache evict the least recently used page of `of` pages taken at random.
     #[must_use]
     pub fn with_samples(mut self, of: u32, seed: u64) -> Self {
         self.sample = Some((of.max(1), Random(seed)));
@@ -70,7 +72,7 @@ impl Pool {
         self
     }
 
-    /// The slot to be emptied.
+    /// Returns the slot to be emptied.
     fn victim(&mut self) -> usize {
         if let Some((of, random)) = &mut self.sample {
             let n = self.slots.len() as u32;
@@ -93,14 +95,14 @@ impl Pool {
         }
     }
 
-    /// No more than so many of its pages are changed ones; of more, the one changed first is written.
+    /// Limits the number of changed pages. Beyond the limit, the page changed first is written.
     #[must_use]
     pub fn with_changed_max(mut self, slots: u64) -> Self {
         self.changed_max = slots as usize;
         self
     }
 
-    /// The page in a slot is changed. Returns one that has to be written for it.
+    /// Records a change of the page in a slot. Returns a page that has to be written for it.
     fn note_change(&mut self, slot: usize) -> Option<u32> {
         if self.changed_max == 0 {
             return None;
@@ -114,8 +116,8 @@ impl Pool {
         Some(self.slots[first].0)
     }
 
-    /// The next slot in order, of those whose page was changed if there are any, and that page: it counts as
-    /// written from now on.
+    /// Returns a slot and its page, which counts as written from now on. The slot is the next
+    /// changed one in order, or the next one if none is changed.
     pub fn clean(&mut self) -> Option<(u32, u32)> {
         debug_assert_eq!(
             self.changed_max, 0,
@@ -188,7 +190,7 @@ mod tests {
         assert!(p.get(0, true).miss && p.get(1, false).miss);
         assert!(!p.get(0, false).miss, "used");
         assert_eq!(p.get(2, false), Found { slot: 1, miss: true, wrote: None, cleaned: None });
-        // The hand took the second chance of page 0 on its way.
+        // On the way, the hand cleared the use bit of page 0.
         assert_eq!(p.get(3, false), Found { slot: 0, miss: true, wrote: Some(0), cleaned: None });
         assert!(p.get(0, false).miss);
     }
@@ -201,10 +203,10 @@ mod tests {
         assert_eq!(cleaned(p.get(2, true)), Some(0));
         let found = p.get(0, false);
         assert!(!found.miss && found.wrote.is_none());
-        // Changed again it is written again.
+        // A page that is changed again is written again.
         assert_eq!(cleaned(p.get(0, true)), Some(1));
         assert_eq!((p.get(3, false).wrote, p.changed.len()), (None, 2));
-        // What was written is let go without.
+        // Written pages are evicted without another write.
         assert_eq!(p.get(4, false).wrote, None);
         assert_eq!(p.get(5, false).wrote, Some(2));
         assert_eq!(p.changed.len(), 1);
@@ -212,7 +214,7 @@ mod tests {
 
     #[test]
     fn of_a_sample_the_page_that_was_not_used_for_longest_goes() {
-        // Taken often enough a sample has all slots in it.
+        // A sample that is large enough has all slots in it.
         let mut p = Pool::new(10, 4).with_samples(64, 1);
         (0..4).for_each(|page| assert!(p.get(page, false).miss));
         assert!(!p.get(0, false).miss);

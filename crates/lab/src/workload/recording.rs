@@ -1,7 +1,8 @@
 //! Recordings of real programs that workloads play back.
 //!
-//! A recording says which 16 KiB of memory and of mapped files a program used in each 25th part of its life, as
-//! passes over accessed bits would have found it (`ebb lab convert --window`).
+//! A recording has the 16 KiB pages of memory and of mapped files that a program used in each 25th
+//! part of its life. Passes over accessed bits would have found the same (`ebb lab convert
+//! --window`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -11,17 +12,18 @@ use serde::Deserialize;
 
 use crate::trace::{Kind, Numbering, Op, Reader};
 
-/// The recordings there are.
+/// The recordings that exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recorded {
-    /// `cc1plus -quiet -O2 -std=c++17`, 52,859 preprocessed lines (gcc 12.2), recorded under valgrind and made by `ebb
-    /// lab convert mem-gxx-cc1plus.csv.zst cc1plus.trace.zst --window 104000000 --frame 4`.
+    /// `cc1plus -quiet -O2 -std=c++17` on 52,859 preprocessed lines (gcc 12.2), recorded under
+    /// valgrind and converted by `ebb lab convert mem-gxx-cc1plus.csv.zst cc1plus.trace.zst
+    /// --window 104000000 --frame 4`.
     Cc1plus,
 }
 
 impl Recorded {
-    /// What was recorded.
+    /// Returns the recording.
     #[must_use]
     pub fn recording(self) -> &'static Recording {
         static CC1PLUS: LazyLock<Recording> =
@@ -35,11 +37,12 @@ impl Recorded {
 /// One use of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use {
-    /// The page: the program's own, numbered as they lie, or one of the files it maps (`Files`).
+    /// The page. The program's own pages are numbered in the order of addresses, those of the files
+    /// it maps by `Files`.
     pub page: u32,
-    /// Whether it is a file's.
+    /// Whether the page belongs to a file.
     pub file: bool,
-    /// Whether it was written.
+    /// Whether the use is a write.
     pub write: bool,
 }
 
@@ -48,9 +51,9 @@ pub struct Use {
 pub struct Recording {
     /// The uses.
     pub uses: Vec<Use>,
-    /// Pages of its own.
+    /// Number of the program's own pages.
     pub own: u64,
-    /// Pages of the files it maps, used or not.
+    /// Pages of the files that the program maps, used or not.
     pub mapped: u64,
 }
 
@@ -81,16 +84,16 @@ impl Recording {
     }
 }
 
-/// Frames between the beginnings of two files in a recording: the recorder numbers pages of 4 KiB, and files from
-/// multiples of 2^24 on.
+/// Frames between the beginnings of two files in a recording. The recorder numbers pages of 4 KiB,
+/// and files from multiples of 2^24 on.
 const FILE_FRAMES: u64 = (1 << 24) / 4;
 
-/// The files of a recording one behind the other, each from its beginning to the last page used: what lies between pages
-/// that are used is there as well, and may be read ahead with them.
+/// The files of a recording one behind the other, each from its beginning to the last page used.
+/// The pages between used ones count as well, and may be read ahead with them.
 struct Files {
-    /// Where each begins, by its place in the recording.
+    /// First page of each file, by its index in the recording.
     from: BTreeMap<u64, u64>,
-    /// Pages of all.
+    /// Pages of all files.
     pages: u64,
 }
 

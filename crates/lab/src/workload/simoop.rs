@@ -1,21 +1,21 @@
 //! simoop: readers of large random chunks, writers that sync now and then, and allocators that map,
-//! touch and free large areas. Each kind's latencies are kept apart: `read`, `write`, `alloc`.
+//! touch and free large areas. The latencies of each kind are kept apart: `read`, `write`, `alloc`.
 //!
-//! They are threads of their own, each with its pace, or the threads of workers, as in simoop itself. A worker
-//! goes in rounds: each of its threads reads a chunk and then writes one, without a sync; when all have, its first
-//! goes through the memory that the worker keeps, and maps, touches and frees an area. Beside them some threads
-//! do nothing but compute.
+//! They are threads of their own, each with its pace, or the threads of workers, as in simoop
+//! itself. A worker goes in rounds. Each of its threads reads a chunk and then writes one, without
+//! a sync. When all have done so, the first thread touches the memory that the worker keeps. It
+//! also maps, touches and frees an area. Beside them some threads only compute.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of simoop.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Simoop {
@@ -28,25 +28,25 @@ pub struct Simoop {
     /// Threads that allocate.
     #[serde(default)]
     pub allocators: u32,
-    /// Workers, which go in rounds.
+    /// Workers, which work in rounds.
     #[serde(default)]
     pub workers: u32,
     /// Threads of a worker.
     #[serde(default = "worker_threads")]
     pub worker_threads: u32,
-    /// What the workers keep, all of it used in every round, as a share of memory.
+    /// Memory that the workers keep and use in every round, as a share of memory.
     #[serde(default)]
     pub memory: f64,
-    /// Pages of the file that a thread of a worker writes over and over.
+    /// Pages of the file that each thread of a worker writes over and over.
     #[serde(default = "file")]
     pub file: u32,
     /// Rounds before measuring begins.
     #[serde(default)]
     pub warm_rounds: u32,
-    /// Threads that compute and do nothing else.
+    /// Threads that only compute.
     #[serde(default)]
     pub burners: u32,
-    /// The files read, as a multiple of memory.
+    /// Size of the files that are read, as a multiple of memory.
     pub data: f64,
     /// Pages of one read.
     #[serde(default = "chunk")]
@@ -57,18 +57,18 @@ pub struct Simoop {
     /// Writes between two syncs.
     #[serde(default = "sync")]
     pub sync_every: u32,
-    /// Pages of one allocation, as a share of memory.
+    /// Size of one allocation, as a share of memory.
     pub area: f64,
-    /// How long an allocator holds its area.
+    /// Time for which an allocator keeps its area, in microseconds.
     #[serde(default = "hold")]
     pub hold_us: u32,
-    /// How long every thread rests between two operations.
+    /// Mean pause of every thread between two operations, in microseconds.
     #[serde(default = "rest")]
     pub rest_us: u32,
-    /// The files are written before the threads begin, each reader its part, as simoop prepares them.
+    /// Whether threads write the files first, each reader its part, as simoop prepares them.
     #[serde(default)]
     pub prepare: bool,
-    /// Operations of each thread; 0: as long as the scenario measures.
+    /// Operations of each thread; 0: as many as fit in the measured time.
     #[serde(default)]
     pub ops: u64,
 }
@@ -96,8 +96,8 @@ fn rest() -> u32 {
 }
 
 impl Simoop {
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let data = place.pages(self.data).max(u64::from(self.chunk) * 2);
         let area = place.pages(self.area).max(2);
         let region =
@@ -137,7 +137,7 @@ impl Simoop {
         }
     }
 
-    fn plan_workers(&self, plan: &mut Plan, place: &Place, files: u16, data: u64) {
+    fn plan_workers(&self, plan: &mut Plan, place: &Setting, files: u16, data: u64) {
         let (of, recency) = (u64::from(self.worker_threads.max(1)), true);
         let region = |pages, backing| Region { pages, backing, recency, exec: false, processes: 1 };
         let area = place.pages(self.area).max(2);
@@ -174,7 +174,7 @@ struct Burner;
 
 impl Program for Burner {
     fn fill(&mut self, steps: &mut Vec<Step>) {
-        // Scheduled like others that compute for as long as they are let.
+        // Burners are scheduled like other threads that compute as long as they may.
         steps.push(Step::Cpu(1_000_000));
     }
 }
@@ -182,20 +182,20 @@ impl Program for Burner {
 /// A thread of a worker.
 struct Round {
     spec: Simoop,
-    /// What is read, and its pages.
+    /// Space of the files that are read, and its pages.
     files: (u16, u64),
-    /// What is written, and its pages.
+    /// Space of the file that is written, and its pages.
     out: (u16, u64),
-    /// Where it is written next.
+    /// Page of that file that is written next.
     at: u64,
-    /// The worker's memory: pages that it keeps, behind them those that it maps.
+    /// The worker's space: pages that it keeps, and behind them the pages that it maps.
     own: (u16, u64, u64),
-    /// The first of its worker's threads.
+    /// Whether the thread is the first of its worker.
     leads: bool,
     group: u16,
-    /// What is left of the files to be written first.
+    /// Remaining pages of the files to be written first.
     prepare: (u64, u64),
-    /// What is left of the worker's memory to be filled.
+    /// Remaining pages of the worker's memory to be filled.
     load: (u64, u64),
     rounds: u32,
     random: Random,
@@ -228,7 +228,7 @@ impl Program for Round {
             steps.push(Step::Start);
         }
         self.rounds = self.rounds.saturating_add(1);
-        // Latencies count from a barrier, or from the end of what was counted before.
+        // Latencies count from a barrier, or from the end of the operation before.
         steps.push(barrier);
         let n = u64::from(self.spec.chunk).min(self.files.1);
         let first = u64::from(self.random.below((self.files.1 - n).max(1) as u32));
@@ -258,12 +258,12 @@ struct Worker {
     at: u64,
     done: u64,
     started: bool,
-    /// What is left of the files to be written first.
+    /// Remaining pages of the files to be written first.
     prepare: (u64, u64),
     random: Random,
 }
 
-/// Pages written between two looks at what comes next.
+/// Number of pages written or filled in one call of `fill`.
 const PREPARE_BATCH: u64 = 256;
 
 impl Program for Worker {
@@ -278,7 +278,7 @@ impl Program for Worker {
         }
         if !self.started {
             self.started = true;
-            // They do not all begin at once.
+            // A random sleep keeps the threads from beginning at one time.
             steps.push(Step::Start);
             steps.push(Step::Sleep(1000 * u64::from(self.random.below(self.spec.rest_us.max(1)))));
             return;
@@ -324,13 +324,13 @@ impl Program for Worker {
 mod tests {
     use super::*;
 
-    /// The steps of each thread until it has come to so many barriers.
+    /// Returns the steps of each thread until it has come to so many barriers.
     fn steps(barriers: usize) -> Vec<Vec<Step>> {
         let spec = "workers = 2\nworker_threads = 3\nmemory = 0.5\ndata = 2.0\narea = 0.01\n\
                     chunk = 8\nwrite = 4\nwarm_rounds = 1\nprepare = true";
         let spec: Simoop = toml::from_str(spec).unwrap();
         let mut plan = Plan::default();
-        spec.plan(&mut plan, &Place { memcg: 0, memory: 6000, seed: 1, measured: true });
+        spec.plan(&mut plan, &Setting { memcg: 0, memory: 6000, seed: 1, measured: true });
         let met =
             |steps: &[Step]| steps.iter().filter(|s| matches!(s, Step::Barrier { .. })).count();
         let of = |program: &mut Box<dyn Program>| {
@@ -370,7 +370,7 @@ mod tests {
             _ => None,
         };
         let touched = |page| first.iter().filter_map(own).filter(|&p| p == page).count();
-        // Filled once, and used in two rounds; the area lies behind it.
+        // Filled once, and used in two rounds. The area lies behind it.
         assert_eq!((touched(0), touched(1499), touched(1500), touched(1559)), (3, 3, 2, 2));
         let freed = |s: &&Step| matches!(s, Step::Free { page: 1500, pages: 60, .. });
         assert_eq!(first.iter().filter(freed).count(), 2);

@@ -1,4 +1,4 @@
-//! Workloads as scenarios write them, and what they come to: spaces and threads.
+//! Workloads as scenarios write them, and the spaces and threads that they make.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -13,11 +13,11 @@ use crate::machine::allocation::Allocation;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct WorkloadSpec {
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
-    /// The memcg it is in; the first if none is named.
+    /// Memcg of the workload; none: the first memcg.
     pub memcg: Option<String>,
-    /// Runs beside the others and is not measured.
+    /// Whether the workload runs beside the others without being measured.
     #[serde(default)]
     pub background: bool,
     /// A key-value store under a memtier-like load.
@@ -28,57 +28,57 @@ pub struct WorkloadSpec {
     pub tpcc: Option<tpcc::Tpcc>,
     /// A database under sysbench.
     pub sysbench: Option<sysbench::Sysbench>,
-    /// Files read and written in blocks.
+    /// Files read and written in blocks, as by fio.
     pub fio: Option<fio::Fio>,
-    /// Many short programs.
+    /// A kernel build: many short programs.
     pub build: Option<build::Build>,
     /// Batch jobs that sort.
     pub batch: Option<batch::Batch>,
-    /// Applications and one user.
+    /// Applications of one user, who switches between them.
     pub apps: Option<apps::Apps>,
-    /// Readers, writers and allocators.
+    /// Readers, writers and allocators, as in simoop.
     pub simoop: Option<simoop::Simoop>,
-    /// A mapped file kept hot, and anonymous memory that comes and goes.
+    /// A mapped file that processes keep hot, and anonymous memory that a process fills and frees.
     pub mix: Option<mix::Mix>,
     /// Applications that are started from nothing, while services run.
     pub launch: Option<launch::Launch>,
-    /// Browsers and the servers they load pages from.
+    /// Browsers, and the servers from which they load pages.
     pub web: Option<web::Web>,
-    /// A recording of one's own.
+    /// A trace of the user's own, played back.
     pub trace: Option<trace::Trace>,
     /// The page allocator alone; it runs without the rest of the machine.
     pub allocation: Option<Allocation>,
 }
 
-/// What a space is made of.
+/// Parts of a space.
 #[derive(Clone, Debug)]
 pub struct SpaceSpec {
-    /// Whose pages they are.
+    /// Memcg to which the pages belong.
     pub memcg: usize,
-    /// Its regions, from page 0.
+    /// Regions, from page 0 on.
     pub regions: Vec<Region>,
 }
 
-/// A thread.
+/// A thread of a plan.
 pub struct ThreadSpec {
-    /// What it does.
+    /// Program of the thread.
     pub program: Box<dyn Program>,
-    /// Its own space.
+    /// Address space of the thread.
     pub home: usize,
-    /// Whether its operations count.
+    /// Whether the thread's operations count.
     pub measured: bool,
 }
 
-/// A log that transactions end in.
+/// A log to which transactions are committed.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSpec {
-    /// Its file's space, all of which is used in turn.
+    /// Space of the log's file. All of it is used in turn.
     pub space: u16,
     /// Pages of the file.
     pub size: u32,
     /// Pages of a transaction's records.
     pub pages: u32,
-    /// Time of the writer for a transaction.
+    /// Nanoseconds of the writer for a transaction.
     pub ns: u32,
 }
 
@@ -89,33 +89,33 @@ pub struct Plan {
     pub spaces: Vec<SpaceSpec>,
     /// Threads in order.
     pub threads: Vec<ThreadSpec>,
-    /// Barriers handed out.
+    /// Number of barriers handed out.
     pub groups: u16,
-    /// Logs.
+    /// Logs in order.
     pub logs: Vec<LogSpec>,
 }
 
-/// Where a workload is put.
+/// Environment of a workload.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// Its memcg.
+pub struct Setting {
+    /// Memcg of the workload.
     pub memcg: usize,
     /// Pages that ratios refer to: the memcg's limit, or the machine's memory.
     pub memory: u64,
-    /// The seed of its random numbers.
+    /// Seed of the workload's random numbers.
     pub seed: u64,
-    /// Whether it is measured.
+    /// Whether the workload is measured.
     pub measured: bool,
 }
 
-impl Place {
-    /// `ratio` of memory in pages.
+impl Setting {
+    /// Returns `ratio` of memory in pages.
     #[must_use]
     pub fn pages(&self, ratio: f64) -> u64 {
         (self.memory as f64 * ratio).round().max(1.0) as u64
     }
 
-    /// The seed of thread `thread` of workload part `part`.
+    /// Returns the seed of thread `thread` of workload part `part`.
     #[must_use]
     pub fn seed_of(&self, part: u64, thread: u64) -> u64 {
         let mix = ebb_mm::random::Random(self.seed ^ (part << 32) ^ (thread << 8)).word();
@@ -124,7 +124,7 @@ impl Place {
 }
 
 impl Plan {
-    /// Adds a space; returns its number.
+    /// Adds a space. Returns its number.
     pub fn space(&mut self, memcg: usize, regions: Vec<Region>) -> u16 {
         self.spaces.push(SpaceSpec { memcg, regions });
         (self.spaces.len() - 1) as u16
@@ -135,13 +135,13 @@ impl Plan {
         self.threads.push(ThreadSpec { program, home: usize::from(home), measured });
     }
 
-    /// Adds a log; returns its number.
+    /// Adds a log. Returns its number.
     pub fn log(&mut self, spec: LogSpec) -> u16 {
         self.logs.push(spec);
         (self.logs.len() - 1) as u16
     }
 
-    /// A new barrier.
+    /// Returns the number of a new barrier.
     pub fn group(&mut self) -> u16 {
         self.groups += 1;
         self.groups - 1
@@ -154,11 +154,11 @@ macro_rules! generators {
             /// The names of the generators.
             pub const KINDS: &'static [&'static str] = &[$($name),*];
 
-            /// Puts it on the machine.
+            /// Adds the workload to the plan.
             ///
             /// # Errors
-            /// None or several generators.
-            pub fn plan(&self, plan: &mut Plan, place: &Place) -> Result<(), String> {
+            /// There is no generator, or there are several.
+            pub fn plan(&self, plan: &mut Plan, place: &Setting) -> Result<(), String> {
                 let mut made = 0;
                 $(if let Some(spec) = &self.$field {
                     spec.plan(plan, place);

@@ -1,13 +1,13 @@
 //! A relational database under sysbench's `oltp_read_only`: MySQL.
 //!
-//! A transaction is, by sysbench's defaults, ten rows by their keys and four ranges of a hundred rows, between a
-//! BEGIN and a COMMIT: sixteen queries, each of which is an operation here. Keys are drawn by sysbench's own
-//! distribution, "special", the default up to 1.0: three of four from the middle hundredth of a table, the others by
-//! the mean of twelve uniform draws.
+//! By sysbench's defaults a transaction reads ten rows by their keys and four ranges of a hundred
+//! rows. A BEGIN and a COMMIT enclose them. That makes sixteen queries, and each is an operation
+//! here. Keys are drawn by sysbench's own distribution, "special", the default up to 1.0. Three of
+//! four come from the middle hundredth of a table. The others are the mean of twelve uniform draws.
 //!
-//! Rows lie in leaves of a B+ tree in the order of their keys. Leaves are database pages and come through a pool in
-//! private memory; the nodes above them are few and always in it. Each thread has its own share of the tables and of
-//! the pool, so that whose turn is next decides nothing.
+//! Rows lie in leaves of a B+ tree in the order of their keys. Leaves are database pages and come
+//! through a pool in private memory. The nodes above them are few and always in memory. Each thread
+//! has its own share of the tables and of the pool, so the order of the threads decides nothing.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
@@ -15,35 +15,36 @@ use serde::Deserialize;
 
 use super::keys::{about, unit};
 use super::pool::Pool;
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of a database under sysbench.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sysbench {
     /// Connections, one thread each.
     pub threads: u32,
-    /// Tables; each thread has as many of them as the next.
+    /// Number of tables, divided evenly among the threads.
     pub tables: u32,
-    /// The tables' leaves, as a multiple of memory.
+    /// Size of the tables' leaves, as a multiple of memory.
     pub data: f64,
-    /// The pool, as a multiple of memory.
+    /// Size of the buffer pool, as a multiple of memory.
     pub pool: f64,
     /// Frames of a database page.
     #[serde(default = "block")]
     pub block: u32,
     /// Rows in a leaf.
     pub rows: u32,
-    /// Leaves below one node.
+    /// Leaves below one inner node.
     #[serde(default = "fanout")]
     pub fanout: u32,
-    /// Reads go past the page cache.
+    /// Whether reads bypass the page cache (direct I/O).
     #[serde(default)]
     pub direct: bool,
-    /// Processor time of a query, the client's included, beside its memory accesses.
+    /// Processor time of a query, the client's included, beside its memory accesses, in
+    /// nanoseconds.
     pub query_ns: u32,
     /// Transactions of each thread before measuring.
     pub warm: u32,
@@ -64,12 +65,14 @@ const POINTS: u32 = 10;
 const RANGES: u32 = 4;
 /// `--range-size`.
 const RANGE_ROWS: u64 = 100;
-/// `--rand-spec-res`, `--rand-spec-pct` and `--rand-spec-iter`: the share of keys that come from the middle, how
-/// much of the range that is, and the uniform draws that the others are the mean of.
+/// `--rand-spec-res`, `--rand-spec-pct` and `--rand-spec-iter`. The first is the share of keys that
+/// come from the middle. The second is the size of the middle as a share of the range. The third is
+/// the number of uniform draws in a mean.
 const SPECIAL: (f64, f64, u32) = (0.75, 0.01, 12);
 
-/// A key of sysbench's distribution "special", as a share of the range. One draw decides where it comes from and, if
-/// from the middle, which it is: so the first quarter of the middle is never drawn.
+/// Draws a key of sysbench's distribution "special", as a share of the range. One draw decides
+/// between the middle and the rest, and also which key of the middle it is. So the first quarter of
+/// the middle is never drawn.
 fn special(random: &mut Random) -> f64 {
     let (res, pct, iter) = SPECIAL;
     let u = unit(random);
@@ -81,10 +84,10 @@ fn special(random: &mut Random) -> f64 {
 }
 
 impl Sysbench {
-    /// Whether the numbers can be.
+    /// Checks the values.
     ///
     /// # Errors
-    /// Which cannot.
+    /// Returns which value makes no sense.
     pub fn check(&self) -> Result<(), String> {
         for (name, value) in [
             ("threads", self.threads),
@@ -102,12 +105,12 @@ impl Sysbench {
         Ok(())
     }
 
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let (threads, block) = (u64::from(self.threads), u64::from(self.block));
         let tables = u64::from(self.tables) / threads;
         let blocks = |ratio: f64| place.pages(ratio) / threads / block;
-        // Leaves of a table; a range may not be longer than that.
+        // Leaves of a table. A range may not be longer than the table.
         let least = RANGE_ROWS.div_ceil(u64::from(self.rows)) + 1;
         let leaves = (blocks(self.data) / tables).max(least);
         let data = leaves * tables;
@@ -152,10 +155,10 @@ struct Connection {
     data_at: u64,
     pool: Pool,
     tables: u32,
-    /// Leaves of a table, and nodes above them with its root.
+    /// Leaves of a table. `nodes` is the number of nodes above them, with the root.
     leaves: u64,
     nodes: u64,
-    /// Leaves loaded so far.
+    /// Number of leaves loaded.
     fill: u64,
     random: Random,
     warm: u32,
@@ -189,7 +192,7 @@ impl Connection {
         (at, found.miss)
     }
 
-    /// A query for `rows` rows of a table from some key on.
+    /// Adds a query for `rows` rows of a table from some key on.
     fn select(&mut self, steps: &mut Vec<Step>, table: u64, rows: u64) {
         let (block, each) = (u64::from(self.spec.block), u64::from(self.spec.rows));
         let all = self.leaves * each;
@@ -232,7 +235,7 @@ impl Connection {
 impl Program for Connection {
     fn fill(&mut self, steps: &mut Vec<Step>) {
         if self.fill < self.leaves * u64::from(self.tables) {
-            // The tables were made through the pool before.
+            // The tables were made through the pool before the run.
             let leaf = self.fill;
             self.leaf(steps, leaf, false);
             self.fill += 1;
@@ -253,7 +256,7 @@ impl Program for Connection {
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place { memcg: 0, memory: 20_000, seed: 1, measured: true };
+    const PLACE: Setting = Setting { memcg: 0, memory: 20_000, seed: 1, measured: true };
 
     fn spec(more: &str) -> Sysbench {
         let base = "threads = 2\ntables = 4\ndata = 3.35\npool = 2.5\nrows = 73\nquery_ns = 1000\n\
@@ -261,7 +264,8 @@ mod tests {
         toml::from_str(&format!("{base}{more}")).unwrap()
     }
 
-    /// All steps of the second thread, from the start on, and the pages of its spaces' regions.
+    /// Returns all steps of the second thread, from the start on, and the pages of its spaces'
+    /// regions.
     fn steps(spec: &Sysbench) -> (Vec<Step>, Vec<u64>) {
         let mut plan = Plan::default();
         spec.plan(&mut plan, &PLACE);
@@ -284,7 +288,8 @@ mod tests {
         let share = |from: f64, to: f64| {
             keys.iter().filter(|&&k| from <= k && k < to).count() as f64 / keys.len() as f64
         };
-        // The mean of twelve draws has a standard deviation of a twelfth: a hundredth is 0.12 of it wide.
+        // The mean of twelve draws has a standard deviation of a twelfth. A hundredth is 0.12 of it
+        // wide.
         let middle = share(0.495, 0.505);
         assert!((0.75..0.78).contains(&middle), "{middle}");
         assert!(share(0.495, 0.4975) < 0.01, "one draw decides both");

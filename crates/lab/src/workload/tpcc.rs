@@ -1,11 +1,11 @@
 //! A relational database under TPC-C: MariaDB, PostgreSQL.
 //!
-//! Users run transactions over a pool of database pages. A page that is not in the pool is read past
-//! the page cache (`direct`), or through it; the pool is private memory or shared memory. Each user's
-//! connection has memory of its own.
+//! Users run transactions over a pool of database pages. A page that is not in the pool is read
+//! past the page cache (`direct`), or through it. The pool is private memory or shared memory. Each
+//! user's connection has memory of its own.
 //!
-//! Each user has its own share of the database and of the pool, as the warehouses of TPC-C are dealt
-//! out to terminals.
+//! Each user has its own share of the database and of the pool, as the warehouses of TPC-C are
+//! divided among terminals.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
@@ -13,78 +13,81 @@ use serde::Deserialize;
 
 use super::keys::{Keys, Pattern, THETA, about, unit};
 use super::pool::Pool;
-use super::spec::{LogSpec, Place, Plan};
+use super::spec::{LogSpec, Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of a database under TPC-C.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tpcc {
     /// Users, one thread each.
     pub users: u32,
-    /// The database, as a multiple of memory.
+    /// Size of the database, as a multiple of memory.
     pub data: f64,
-    /// The pool, as a share of memory.
+    /// Size of the buffer pool, as a share of memory.
     pub pool: f64,
-    /// Users' parts of the pool add up to all of it: they may differ by a database page. Else they are alike, and what
-    /// cannot be divided is left out.
+    /// Whether the users' parts of the pool add up to all of it, so that they may differ by a
+    /// database page. Otherwise the parts are equal, and the remainder is left out.
     #[serde(default)]
     pub whole: bool,
     /// Memory of one connection, as a share of memory.
     pub connection: f64,
-    /// Reads go past the page cache.
+    /// Whether the pool reads and writes past the page cache (direct I/O).
     #[serde(default)]
     pub direct: bool,
-    /// The pool is shared memory.
+    /// Whether the pool is shared memory.
     #[serde(default)]
     pub shared: bool,
     /// Frames of a database page.
     #[serde(default = "block")]
     pub block: u32,
-    /// Database pages used by a transaction.
+    /// Database pages that a transaction uses.
     #[serde(default = "pages")]
     pub pages: u32,
-    /// Transactions are of the five kinds of the standard, by which the pages differ; those that only read end
-    /// without the log. Else they are all alike.
+    /// Whether transactions are of the five kinds of the standard, which use different numbers of
+    /// pages. Kinds that only read end without the log. Otherwise all transactions are alike.
     #[serde(default)]
     pub mix: bool,
-    /// Share of them that are changed.
+    /// Share of the used pages that are changed.
     #[serde(default = "changes")]
     pub changes: f64,
-    /// Share of a user's pages that the zipfian pattern is over; the others are used by chance alone.
+    /// Share of a user's pages over which the zipfian pattern goes. The other pages are used only
+    /// by uniform draws (`cold`).
     #[serde(default = "all")]
     pub hot: f64,
-    /// Share of uses that go to any page, each as often as the next.
+    /// Share of uses that go to any page, all with the same probability.
     #[serde(default)]
     pub cold: f64,
-    /// The exponent of the zipfian pattern.
+    /// Exponent of the zipfian pattern.
     #[serde(default = "theta")]
     pub theta: f64,
-    /// Pages that a transaction writes to the log, which is synced before it has ended; none: there is
-    /// no log. One writes at a time, for all who wait (PostgreSQL's write-ahead log).
+    /// Pages that a transaction writes to the log, which is synced before the transaction ends. One
+    /// transaction writes at a time, for all that wait (PostgreSQL's write-ahead log). If this and
+    /// `log_ns` are 0, there is no log.
     #[serde(default)]
     pub log_pages: u32,
-    /// Time that a transaction takes of the log's writer, with everything else that one has at a time.
+    /// Time of the log's writer for a transaction, with all other work that only one transaction
+    /// does at a time, in nanoseconds.
     #[serde(default)]
     pub log_ns: u32,
-    /// The log's size, as a share of memory: its files are used again and again.
+    /// Size of the log, as a share of memory. The log's files are used again and again.
     #[serde(default)]
     pub log_size: f64,
-    /// Changed pages of the pool that are written for checkpoints, a transaction.
+    /// Changed pages of the pool that each transaction writes for checkpoints.
     #[serde(default)]
     pub checkpoint: f64,
-    /// Pages by which page tables grow, a measured transaction: processes touch parts of shared buffers that they
-    /// have not touched before.
+    /// Pages by which page tables grow in each measured transaction, because processes access parts
+    /// of the shared buffers for the first time.
     #[serde(default)]
     pub tables: f64,
-    /// Processor time for each page used.
+    /// Processor time for each page used, in nanoseconds.
     pub page_ns: u32,
-    /// Transactions before measuring, in pages used, as a multiple of memory.
+    /// Pages that transactions use before measuring, as a multiple of memory.
     #[serde(default = "warm")]
     pub warm: f64,
-    /// Transactions measured, in pages used, as a multiple of memory.
+    /// Pages that measured transactions use, as a multiple of memory.
     pub ops: f64,
 }
 
@@ -107,9 +110,11 @@ fn warm() -> f64 {
     6.0
 }
 
-/// The kinds of transactions: the share of each (clause 5.2.3 of the standard, with what is left for New-Order), the
-/// rows it touches (by its profiles, 2.4 to 2.8: ten lines an order, a customer by name is three rows, 20 orders
-/// in Stock-Level), and whether it changes any: New-Order, Payment, Order-Status, Delivery, Stock-Level.
+/// The kinds of transactions: New-Order, Payment, Order-Status, Delivery, Stock-Level. For each:
+/// * its share (clause 5.2.3 of the standard, with the rest for New-Order);
+/// * the rows it touches (by its profiles, 2.4 to 2.8: ten lines an order, a customer by name is
+///   three rows, 20 orders in Stock-Level);
+/// * whether it changes any row.
 const MIX: [(f64, f64, bool); 5] = [
     (0.45, 46.0, true),
     (0.43, 8.0, true),
@@ -119,12 +124,13 @@ const MIX: [(f64, f64, bool); 5] = [
 ];
 
 impl Tpcc {
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let (users, block) = (u64::from(self.users), u64::from(self.block.max(1)));
         let share = |ratio: f64| (place.pages(ratio) / users / block).max(4) * block;
         let (data, pool) = (share(self.data), share(self.pool));
-        // Where a user's part of the pool begins; all of it for the user after the last.
+        // Start of a user's part of the pool. For the user after the last it is the size of the
+        // pool.
         let blocks = place.pages(self.pool) / block;
         let part = |user: u64| if self.whole { blocks * user / users * block } else { pool * user };
         let hot = (((data / block) as f64 * self.hot).ceil() as u64).max(1);
@@ -165,7 +171,7 @@ impl Tpcc {
                 block,
                 log,
                 tables_at: part(users) + connection * users + tables * user,
-                // They do not all grow at once.
+                // The page tables of the users do not all grow at one time.
                 tables: user as f64 / users as f64,
                 due: user as f64 / users as f64,
                 keys: Keys::new(Pattern::Zipfian, hot, self.theta, 0, 1),
@@ -190,16 +196,16 @@ struct Terminal {
     own: u64,
     data_at: u64,
     pool: Pool,
-    /// Database pages still to be loaded.
+    /// Number of database pages still to be loaded.
     fill: u64,
     block: u64,
-    /// Database pages.
+    /// Number of database pages.
     pages: u32,
     log: Option<u16>,
-    /// Where its page tables grow, and by how much they have.
+    /// First page of the user's page tables. `tables` is their growth in pages.
     tables_at: u64,
     tables: f64,
-    /// Pages to be written for checkpoints.
+    /// Number of pages to be written for checkpoints.
     due: f64,
     keys: Keys,
     random: Random,
@@ -221,7 +227,7 @@ impl Terminal {
             first..first + block
         };
         if let Some(old) = found.wrote {
-            // The old content is written from where it lies.
+            // The old content is written from the slot in which it lies.
             steps.extend((at..at + block).map(|p| own(p, Access::Read)));
             if self.spec.direct {
                 steps.push(Step::Direct { pages: block as u32, write: true });
@@ -254,7 +260,7 @@ impl Terminal {
         self.keys.draw(&mut self.random) as u32
     }
 
-    /// Pages of the next transaction, and whether it changes any.
+    /// Returns the pages of the next transaction, and whether it changes any.
     fn kind(&mut self) -> (u32, bool) {
         if !self.spec.mix {
             return (self.spec.pages, true);
@@ -295,7 +301,7 @@ impl Terminal {
         steps.push(Step::Done(0));
     }
 
-    /// Writes what is due for a checkpoint, in the order of slots.
+    /// Writes the pages that are due for a checkpoint, in the order of slots.
     fn checkpoint(&mut self, steps: &mut Vec<Step>) {
         self.due += self.spec.checkpoint;
         while self.due >= 1.0 {
@@ -322,7 +328,7 @@ impl Terminal {
 impl Program for Terminal {
     fn fill(&mut self, steps: &mut Vec<Step>) {
         if self.fill > 0 {
-            // The whole database was loaded through the pool before.
+            // The whole database was loaded through the pool before the run.
             self.fill -= 1;
             let page = self.fill as u32;
             self.page(steps, page, false);
@@ -344,7 +350,7 @@ impl Program for Terminal {
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place { memcg: 0, memory: 10_000, seed: 1, measured: true };
+    const PLACE: Setting = Setting { memcg: 0, memory: 10_000, seed: 1, measured: true };
 
     fn spec(more: &str) -> Tpcc {
         let base = "users = 7\ndata = 0.8\npool = 0.5\nconnection = 0.0002\nblock = 2\nshared = true\n\
@@ -352,7 +358,7 @@ mod tests {
         toml::from_str(&format!("{base}{more}")).unwrap()
     }
 
-    /// All steps of the first user, from the start on.
+    /// Returns all steps of the first user, from the start on.
     fn steps(spec: &Tpcc) -> Vec<Step> {
         let mut plan = Plan::default();
         spec.plan(&mut plan, &PLACE);

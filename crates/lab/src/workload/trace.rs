@@ -1,9 +1,10 @@
-//! A recording of one's own, played back: every access in its order, with the time between them.
+//! A user's own recording, played back: every access in its order, with the time between them.
 //!
-//! * TRACE-1: pages keep their order and what lies between them up to `GAP_MAX` pages, so that what is read ahead is what would
-//!   have been; what is further apart is another area or file.
+//! * TRACE-1: pages keep their order, and gaps between them up to `GAP_MAX` pages. So readahead
+//!   reads the pages that it would have read. Pages further apart belong to another area or file.
 //! * TRACE-2: a file is read once, however many sides and seeds are run with it.
-//! * TRACE-3: with one process the seed changes nothing of what it asks for; of several each begins at a place of its own.
+//! * TRACE-3: with one process the seed does not change the accesses. Of several processes each
+//!   begins at a position of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,40 +16,45 @@ use ebb_mm::space::Backing;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use crate::trace::{Access as Recorded, Format, Kind, Lack, Numbering, Op, Reader};
 
-/// Parameters.
+/// Parameters of a trace that is played back.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
-    /// The file, in any form that `ebb lab replay` reads, by its path from where `ebb` is started.
+    /// File in any format that `ebb lab replay` reads. A relative path begins where `ebb` is
+    /// started.
     pub file: String,
-    /// Its form, where it is not found out from its beginning (`ebb lab replay --help` has the names).
+    /// Format of the file, if it cannot be detected from the beginning (`ebb lab replay --help` has
+    /// the names).
     pub input_format: Option<String>,
-    /// What a unit of the trace's time is, in nanoseconds: 1000 for `ebb run --record`, perf, bpftrace and DAMON, about 1 for lackey, whose unit
-    /// is an access; 0: its time is not looked at.
+    /// Length of a unit of the trace's time, in nanoseconds: 1000 for `ebb run --record`, perf,
+    /// bpftrace and DAMON; about 1 for lackey, whose unit is an access; 0: times are ignored.
     pub unit_ns: f64,
-    /// The time between two accesses passes in waiting. Otherwise the processor is busy in it.
+    /// Whether the process sleeps for the time between two accesses. Otherwise the processor is
+    /// busy for that time.
     #[serde(default)]
     pub waits: bool,
-    /// Accesses to take from the file at most.
+    /// Largest number of accesses to take from the file.
     pub accesses: Option<u64>,
-    /// The share of them that is over when measuring begins.
+    /// Share of the accesses that are played before measuring begins.
     #[serde(default)]
     pub warm: f64,
-    /// How often all of them are played.
+    /// Number of times that all accesses are played.
     #[serde(default = "one")]
     pub rounds: u32,
-    /// Processes that play it, each with memory of its own.
+    /// Processes that play the trace, each with its own memory.
     #[serde(default = "one")]
     pub processes: u32,
-    /// It is of page faults, without what touched pages that were there, and is played as if they were all accesses.
+    /// Accept a trace of page faults, without accesses to resident pages, and play it as if it had
+    /// all accesses.
     #[serde(default)]
     pub accept_faults: bool,
-    /// It is of DAMON's regions, and each page of one that was accessed is touched once an interval, by address.
+    /// Accept a trace of DAMON's regions. Each page of an accessed region is accessed once an
+    /// interval, in order of address.
     #[serde(default)]
     pub accept_regions: bool,
 }
@@ -57,14 +63,14 @@ fn one() -> u32 {
     1
 }
 
-/// Pages between two that are used which are there as well.
+/// Most unused pages between two used ones that are kept in the space.
 const GAP_MAX: u64 = 64;
-/// The most accesses: 8 bytes each.
+/// Most accesses of a trace, with 8 bytes each.
 const ACCESSES_MAX: u64 = 200_000_000;
-/// The longest time between two accesses, in nanoseconds: what is longer is cut.
+/// Longest time between two accesses, in nanoseconds. A longer one is cut.
 const GAP_NS_MAX: f64 = 3_600e9;
 
-/// What a page belongs to.
+/// Kind of memory to which a page belongs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Part {
     Anon,
@@ -80,11 +86,11 @@ impl Part {
 /// A trace in memory.
 #[derive(Debug)]
 struct Loaded {
-    /// Accesses by number of page, and the time before each.
+    /// Accesses by page number, and the time before each.
     accesses: Vec<(Recorded, u32)>,
-    /// By number, the page in the process's space.
+    /// Page in the process's space of each page number.
     places: Vec<u32>,
-    /// Pages of each part.
+    /// Number of pages of each part.
     pages: [u64; 3],
     lacks: Option<Lack>,
 }
@@ -113,7 +119,7 @@ impl Loaded {
                 };
                 match parts.get_mut(number as usize) {
                     None => parts.push(part),
-                    // Text is read as well, and a file may be used in both ways.
+                    // Text is read as well as executed, and a file may be used in both ways.
                     Some(known) if part == Part::Text && *known == Part::File => *known = part,
                     Some(_) => {}
                 }
@@ -143,7 +149,7 @@ impl Loaded {
     }
 }
 
-/// Where each page lies (TRACE-1), and how many each part has.
+/// Returns the page in the space of each page number (TRACE-1), and the pages of each part.
 fn lay_out(names: &[u64], parts: &[Part]) -> (Vec<u32>, [u64; 3]) {
     let mut order: Vec<u32> = (0..names.len() as u32).collect();
     order.sort_unstable_by_key(|&number| (parts[number as usize], names[number as usize]));
@@ -163,7 +169,7 @@ fn lay_out(names: &[u64], parts: &[Part]) -> (Vec<u32>, [u64; 3]) {
     (places, pages)
 }
 
-/// Files that were read (TRACE-2), by path, form and accesses.
+/// Traces that were read (TRACE-2), by path, format and limit of accesses.
 type Key = (String, Option<String>, u64);
 static READ: Mutex<BTreeMap<Key, Arc<Loaded>>> = Mutex::new(BTreeMap::new());
 
@@ -190,10 +196,11 @@ impl Trace {
         Ok(loaded)
     }
 
-    /// Says what of it makes no sense.
+    /// Checks the values and the file.
     ///
     /// # Errors
-    /// A file that is none, or of faults only; times, shares and counts that are none.
+    /// The file is no trace, or lacks accesses without `accept_faults` or `accept_regions`. A time,
+    /// a share or a count is out of range.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !(0.0..1e12).contains(&self.unit_ns) {
             return Err(format!("unit_ns = {}: expected 0 or more nanoseconds", self.unit_ns));
@@ -223,9 +230,9 @@ impl Trace {
         }
     }
 
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
-        // It was read when it was checked, and stays.
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
+        // `check` has read the file, and `READ` keeps it.
         let Ok(loaded) = self.loaded() else { return };
         let region = |part: Part| Region {
             pages: loaded.pages[part as usize],
@@ -258,19 +265,19 @@ impl Trace {
     }
 }
 
-/// Accesses between two looks at what comes next.
+/// Number of accesses in one call of `fill`.
 const BATCH: u64 = 256;
 
-/// A process.
+/// A process that plays the trace.
 struct Player {
     spec: Trace,
     loaded: Arc<Loaded>,
     space: u16,
-    /// The next access; what is beyond the end is at the beginning.
+    /// Index of the next access. After the last one comes the first.
     at: u64,
-    /// Accesses still to come.
+    /// Number of accesses still to come.
     left: u64,
-    /// So many are left when measuring begins; none: it has.
+    /// Number of accesses left when measuring begins; none: it has begun.
     begins: Option<u64>,
 }
 
@@ -286,7 +293,7 @@ impl Player {
             steps.push(Step::Cpu(part as u32));
             ns -= part;
         }
-        // What is counted is the access.
+        // Only the access is counted.
         steps.push(Step::Begin);
     }
 }
@@ -371,7 +378,8 @@ mod tests {
         assert!(gone.check().unwrap_err().starts_with("/nowhere/t.csv: No such file"));
     }
 
-    /// What it asks for is what is in the file: touches, their time and order, whatever the machine is like.
+    /// The played steps are those of the file: touches, their time and order, whatever the machine
+    /// is like.
     #[test]
     fn all_of_it_is_played_and_takes_its_time() {
         let lines: String = (0..30_000).map(|i| format!("100,{},w,a\n", i * 7 % 6000)).collect();

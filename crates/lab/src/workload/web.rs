@@ -1,47 +1,47 @@
-//! Browsers that load a page again and again, each from a server of its own: "Chrome and Node.js" (Y. Zhao, linux-mm,
-//! December 2022, message 20221220214923.1229538).
+//! Browsers that load a page again and again, each from a server of its own: "Chrome and Node.js"
+//! (Y. Zhao, linux-mm, December 2022, message 20221220214923.1229538).
 //!
-//! For each request the server writes to every page of one block of its memory, any of them, in order; then the browser
-//! goes over part of its own memory and of its text, and a script fills an array, which is given back. A server and its browser
-//! take turns, so they are one thread.
+//! For each request the server writes to every page of one random block of its memory, in order.
+//! Then the browser touches part of its own memory and of its text. A script fills an array, which
+//! is freed. A server and its browser take turns, so they are one thread.
 
 use ebb_mm::space::Backing;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of browsers and servers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Web {
     /// Servers, each with its browser.
     pub pairs: u32,
-    /// Memory of the servers, as a multiple of memory.
+    /// Memory of all servers, as a multiple of memory.
     pub data: f64,
-    /// Blocks of a server.
+    /// Blocks of memory of a server.
     #[serde(default = "blocks")]
     pub blocks: u32,
-    /// Memory of the browsers, as a share of memory.
+    /// Memory of all browsers, as a share of memory.
     pub heap: f64,
     /// Text and data of the browser that are mapped, as a share of memory.
     pub text: f64,
-    /// Part of both that a page touches.
+    /// Share of the browser's memory and text that one page load accesses.
     #[serde(default = "used")]
     pub used: f64,
-    /// The arrays of the scripts, as a share of memory.
+    /// Arrays of all scripts, as a share of memory.
     pub array: f64,
-    /// Processor time for each page of a block.
+    /// Processor time for each page of a block, in nanoseconds.
     pub page_ns: u32,
-    /// Processor time of the browser for each request.
+    /// Processor time of the browser for each request, in nanoseconds.
     pub browser_ns: u32,
     /// Requests of each pair before measuring.
     #[serde(default = "warm")]
     pub warm: u32,
-    /// Requests measured of each pair; 0: as long as the scenario measures.
+    /// Measured requests of each pair; 0: as many as fit in the measured time.
     #[serde(default)]
     pub requests: u32,
 }
@@ -57,10 +57,10 @@ fn warm() -> u32 {
 }
 
 impl Web {
-    /// Says what of it makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// No pairs or blocks, or a part that is none.
+    /// There are no pairs or blocks, or `used` is no share.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (name, n) in [("pairs", self.pairs), ("blocks", self.blocks)] {
             if n == 0 {
@@ -73,8 +73,8 @@ impl Web {
         Ok(())
     }
 
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let pairs = u64::from(self.pairs);
         let region = |pages, backing, processes| Region {
             pages,
@@ -100,7 +100,7 @@ impl Web {
     }
 }
 
-/// In pages.
+/// Sizes of a pair's memory in pages.
 #[derive(Clone, Copy)]
 struct Sizes {
     block: u64,
@@ -115,7 +115,7 @@ struct Pair {
     files: u16,
     sizes: Sizes,
     random: Random,
-    /// All memory was touched once.
+    /// Whether all memory was touched once.
     filled: bool,
     done: u32,
 }
@@ -125,7 +125,7 @@ impl Pair {
         Step::Touch { page: page as u32, space: self.space, access }
     }
 
-    /// Pages of so many that a page load touches: from any on, in order.
+    /// Returns the pages that a page load touches of `pages` pages: in order from a random one on.
     fn part(&mut self, pages: u64) -> impl Iterator<Item = u64> + use<> {
         let first = u64::from(self.random.below(pages as u32));
         let n = (pages as f64 * self.spec.used) as u64;
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_request_goes_through_one_block_and_gives_its_array_back() {
         let mut plan = Plan::default();
-        spec().plan(&mut plan, &Place { memcg: 0, memory: 800, seed: 1, measured: true });
+        spec().plan(&mut plan, &Setting { memcg: 0, memory: 800, seed: 1, measured: true });
         assert_eq!((plan.threads.len(), plan.spaces.len()), (2, 3));
         let program = &mut plan.threads[0].program;
         let mut requests: Vec<Vec<Step>> = Vec::new();

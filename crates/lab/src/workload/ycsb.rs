@@ -1,17 +1,17 @@
 //! A database under YCSB: MongoDB, Cassandra.
 //!
 //! Records lie in the pages of a file, in the order of their keys. With an engine cache a page is
-//! looked up there first and read through the page cache if it is missing; without one it is read from
-//! a mapping of the file. Updates change the page in the engine's cache (or memtable) and append to a
-//! log. Inner pages of the index are touched on every operation.
+//! looked up there first, and read through the page cache if it is missing. Without one it is read
+//! from a mapping of the file. Updates change the page in the engine's cache (or memtable) and
+//! append to a log. Inner pages of the index are touched on every operation.
 //!
 //! The engine reads and writes blocks of several pages: a record that is missing brings its whole
-//! block. Where blocks lie in the file is `extents`' business, where in the engine's memory
-//! `arena`'s. Before anything else the database is loaded, so that the page cache is full as it is after
-//! YCSB's load phase.
+//! block. `extents` places blocks in the file, `arena` places them in the engine's memory. The
+//! database is loaded before anything else, so that the page cache is full as it is after YCSB's
+//! load phase.
 //!
-//! All threads ask for the same records and share the engine's cache. Each loads a part of the database and
-//! appends to a part of the log.
+//! All threads ask for one set of records and share the engine's cache. Each loads a part of the
+//! database and appends to a part of the log.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,81 +24,85 @@ use super::arena::Arena;
 use super::extents::Extents;
 use super::keys::{Keys, Pattern, THETA, about, unit};
 use super::pool::Pool;
-use super::spec::{Place, Plan};
+use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
 use ebb_mm::random::Random;
 
-/// Parameters.
+/// Parameters of a database under YCSB.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ycsb {
     /// Client threads.
     pub threads: u32,
-    /// The database, as a multiple of memory.
+    /// Size of the database, as a multiple of memory.
     pub data: f64,
     /// Bytes of a record.
     pub record_bytes: u32,
-    /// Pages of a block: what the engine reads, keeps and writes at a time.
+    /// Pages of a block, which the engine reads, keeps and writes as a whole.
     #[serde(default = "leaf_pages")]
     pub leaf_pages: u32,
-    /// The engine's cache, as a share of memory; 0: none, the file is mapped.
+    /// Size of the engine's cache, as a share of memory; 0: there is no cache, and the file is
+    /// mapped.
     #[serde(default)]
     pub cache: f64,
-    /// What that cache holds of the database, as a share of memory: less than it takes, for allocators and
-    /// the engine's own records need their part. 0: as much as it takes.
+    /// Data of the database in the engine's cache, as a share of memory. It is less than `cache`,
+    /// because allocators and the engine's own records need room. 0: as much as `cache`.
     #[serde(default)]
     pub content: f64,
-    /// What a block takes of the cache's memory, as a multiple of its size; memory beyond that is free places that
-    /// the allocator holds. 0: there are none.
+    /// Memory that a block takes in the engine's cache, as a multiple of the block's size. The
+    /// remaining memory of the cache is free locations of the allocator. 0: there are no free
+    /// locations.
     #[serde(default)]
     pub overhead: f64,
-    /// How often a block that is read gets another of the free places than the one of the block that made room.
+    /// Share of the blocks read that get another free location than that of the evicted block.
     #[serde(default)]
     pub stray: f64,
-    /// Share of the content that may be changed: of more, the engine writes what was changed first. 0: all.
+    /// Share of the content that may be changed. Beyond that share the engine writes the blocks
+    /// that were changed first. 0: all may be changed.
     #[serde(default)]
     pub dirty: f64,
-    /// The engine lets go the block that was not used for longest of so many taken at random; 0: those that
-    /// were not used since it last went round.
+    /// Number of blocks drawn at random, of which the engine evicts the least recently used. 0: the
+    /// engine evicts blocks that were not used since its last round.
     #[serde(default)]
     pub sample: u32,
-    /// Other memory of the engine, used all the time: heap, index.
+    /// Other memory of the engine (heap, index), all of it in use, as a share of memory.
     #[serde(default)]
     pub heap: f64,
-    /// Free places in the database's file, as a share of the database: a changed block is written to the one that has
-    /// been free for longest, and its old place becomes free. 0: it is overwritten.
+    /// Free locations in the database's file, as a share of the database. A changed block is
+    /// written to the location that has been free for longest, and its old location becomes free.
+    /// 0: a changed block is overwritten.
     #[serde(default)]
     pub spare: f64,
-    /// Heap pages touched in an operation.
+    /// Heap pages that an operation accesses.
     #[serde(default = "heap_touches")]
     pub heap_touches: u32,
-    /// Which records are asked for.
+    /// Distribution of the records that clients request.
     pub pattern: Pattern,
-    /// The exponent of zipfian patterns.
+    /// Exponent of zipfian patterns.
     #[serde(default = "theta")]
     pub theta: f64,
-    /// Records of the database that this one stands for; 0: as many as it has.
+    /// Number of records in the database that this one stands for; 0: as many as this one has.
     #[serde(default)]
     pub records: f64,
     /// Share of operations that read; the others update.
     pub reads: f64,
-    /// Processor time of one operation beside its memory accesses.
+    /// Processor time of one operation beside its memory accesses, in nanoseconds.
     pub op_ns: u32,
-    /// Processor time to read, verify and unpack a block that is not in the engine's cache, and to put
-    /// another out.
+    /// Processor time to read, verify and unpack a block that is not in the engine's cache, and to
+    /// evict another, in nanoseconds.
     #[serde(default)]
     pub miss_ns: u32,
     /// Bytes that an update appends to the log.
     #[serde(default = "log_bytes")]
     pub log_bytes: u32,
-    /// Whether changed pages that leave the engine's cache are written to the file.
+    /// Whether changed blocks that leave the engine's cache are written to the file.
     #[serde(default)]
     pub write_back: bool,
-    /// Operations before measuring, as a multiple of the records.
+    /// Operations before measuring, as a multiple of the number of records.
     #[serde(default = "warm")]
     pub warm: f64,
-    /// Operations measured, as a multiple of the records.
+    /// Operations measured, as a multiple of the number of records.
     pub ops: f64,
 }
 
@@ -119,10 +123,10 @@ fn warm() -> f64 {
 }
 
 impl Ycsb {
-    /// Says what of it makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// Blocks that take more than the cache has, and what would be ignored without such a cache.
+    /// Blocks take more than the cache has, or a value would be ignored without a cache.
     pub(crate) fn check(&self) -> Result<(), String> {
         let content = if self.content > 0.0 { self.content } else { self.cache };
         if self.overhead != 0.0 && self.overhead < 1.0 {
@@ -146,8 +150,8 @@ impl Ycsb {
         Ok(())
     }
 
-    /// Puts it on the machine.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+    /// Adds the workload to the plan.
+    pub fn plan(&self, plan: &mut Plan, place: &Setting) {
         let (threads, block) = (u64::from(self.threads), u64::from(self.leaf_pages.max(1)));
         let share = |ratio: f64| place.pages(ratio) / threads / block * block;
         let (data, cache) = (share(self.data).max(8 * block), share(self.cache));
@@ -158,7 +162,7 @@ impl Ycsb {
         let (all, slots) = (data * threads, content * threads / block);
         let changed_max = (slots as f64 * self.dirty).ceil() as u64;
         let spare = ((all / block) as f64 * self.spare).ceil() as u64;
-        // The log lies behind the database, free places included.
+        // The log lies behind the database, free locations included.
         let end = all + spare * block;
         let shared = (cache > 0).then(|| {
             let pool = Pool::new(all / block, slots).with_changed_max(changed_max);
@@ -220,7 +224,7 @@ impl Ycsb {
     }
 }
 
-/// What all threads of the engine share.
+/// State that all threads of the engine share.
 struct Engine {
     pool: Pool,
     file: Extents,
@@ -242,14 +246,14 @@ impl Engine {
     }
 }
 
-/// What a look into the engine's cache came to.
+/// Result of a look into the engine's cache.
 struct Looked {
-    /// Its pages in memory.
+    /// Pages of the block in memory.
     at: Range<u64>,
     miss: bool,
-    /// Where the block lies in the file.
+    /// Location of the block in the file.
     place: u64,
-    /// Where others are written.
+    /// Locations to which other blocks are written.
     wrote: Vec<u64>,
 }
 
@@ -257,13 +261,13 @@ struct Client {
     spec: Ycsb,
     engine: u16,
     files: u16,
-    /// Pages of the engine's heap; its cache lies behind them.
+    /// Pages of the engine's heap. The cache lies behind them.
     heap: u64,
-    /// The pages of the database that this thread loads.
+    /// Pages of the database that this thread loads.
     part: (u64, u64),
     /// Pages of a block.
     block: u64,
-    /// Where this thread's part of the log begins, and its length.
+    /// First page and length of this thread's part of the log.
     log: (u64, u64),
     logged: u64,
     /// The engine's cache and file, shared by all threads.
@@ -334,7 +338,8 @@ impl Client {
 }
 
 const BATCH: u64 = 64;
-/// Operations worked out at a time: few, for all find in the cache what others have brought there.
+/// Operations in one call of `fill`: few, because all look for blocks that others have brought into
+/// the cache.
 const OPS: u64 = 4;
 
 impl Program for Client {

@@ -1,7 +1,7 @@
-//! The commands of `ebb lru-gen`: ageing, and reclaim on command.
+//! Carries out the commands of `ebb lru-gen`: ageing, and reclaim on command.
 //!
-//! Part of the kswapd thread. A command that evicts has its pages moved out of sight, and then as many of
-//! the coolest stored: those that were cool before go first.
+//! Part of the kswapd thread. A command that evicts moves its pages to standby. Then kswapd stores
+//! as many pages from the standby list, the oldest first.
 
 use super::Reclaim;
 use crate::lru_gen::{DONE, REFUSED};
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 impl Reclaim {
-    /// Carries out what was asked for since the last time.
+    /// Carries out the requests since the last call.
     pub fn serve_requests(&mut self) {
         for (text, line) in self.pager.requests.take() {
             if let Some(bytes) = text.strip_prefix("reclaim=") {
@@ -30,26 +30,26 @@ impl Reclaim {
                 Ok(()) => DONE.to_owned(),
                 Err(error) => format!("{REFUSED}{}", explain(&text, error, last)),
             };
-            // Who asked may have left.
+            // The client may have left.
             let _ = line.say(answer.as_bytes());
         }
     }
 
-    /// So many bytes leave at once, as many as can. What to answer.
+    /// Reclaims so many bytes at once, as far as possible. Returns the answer.
     fn reclaim_bytes(&mut self, bytes: &str) -> String {
         let Ok(bytes) = bytes.parse::<u64>() else {
             return format!("{REFUSED}'{bytes}' is no number of bytes");
         };
         self.have_managed();
         let (wanted, mut done) = (bytes.div_ceil(PAGE_SIZE as u64), 0);
-        // Where all is young the first pass only ages.
+        // If all pages are young the first pass only ages them.
         let mut wait = Wait::new(&self.pager.clock, Patience::Reclaim);
         while done < wanted && !wait.is_over(&self.pager.clock) {
             let most = (wanted - done).min(BATCH_MAX as u64) as usize;
-            let cooled = self.cool(most);
+            let moved = self.deactivate(most);
             let stored = self.evict(most) as u64;
-            self.drop_retired(1);
-            if cooled == 0 && stored == 0 {
+            self.discard_pending(1);
+            if moved == 0 && stored == 0 {
                 self.pager.host.sleep(Duration::from_millis(1));
             } else {
                 wait = Wait::new(&self.pager.clock, Patience::Reclaim);
@@ -75,9 +75,9 @@ impl Reclaim {
             let batch = Command { action: Action::Evict { pages: left }, ..*command };
             self.pager.resident().command(&batch, &mut victims)?;
             let taken = victims.len();
-            let cooled = self.cool_isolated(&victims);
-            let evicted = self.evict(cooled);
-            self.drop_retired(1);
+            let moved = self.deactivate_isolated(&victims);
+            let evicted = self.evict(moved);
+            self.discard_pending(1);
             if taken == 0 || evicted == 0 {
                 break;
             }
@@ -86,7 +86,8 @@ impl Reclaim {
         Ok(())
     }
 
-    /// Far below the limit nothing is managed yet, and there is nothing to age or to evict.
+    /// Starts managing areas. Far below the limit no area is managed, so nothing can be aged or
+    /// evicted.
     fn have_managed(&self) {
         if self.pager.managing.swap(true, SeqCst) {
             return;
@@ -100,7 +101,7 @@ impl Reclaim {
     }
 }
 
-/// What was wrong with the last command that was looked at.
+/// Explains the error of the last command that ran.
 fn explain(text: &str, error: CommandError, ran: Option<Command>) -> String {
     match (error, ran) {
         (CommandError::Invalid, Some(Command { memcg, node, seq, action, .. })) => {

@@ -1,10 +1,11 @@
-//! Eviction: the coolest pages are stored, and dropped from the pool.
+//! Eviction: stores the oldest standby pages, and has them dropped from the pool.
 //!
-//! Part of the kswapd thread. A page is read and written without a lock: while it is cool nobody can
-//! change it. The commit looks again whether it still is.
+//! Part of the kswapd thread. Reading and writing a page needs no lock, because no thread can
+//! change a standby page. The commit checks that it is still on standby.
 //!
-//! Nobody who waits for memory waits for a write while a clean page could go: those whose stored copy is
-//! still true leave before the others are written, and are looked for first while anybody waits.
+//! A thread that waits for memory does not wait for a write while a clean page can go. Pages with a
+//! valid stored copy leave before the others are written. While threads wait, kswapd looks for such
+//! pages first.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::counters;
@@ -13,7 +14,7 @@ use crate::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
 use crate::seam::Process;
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_mm::resident::{Dropped, Entry, Place, Resident};
+use ebb_mm::resident::{Dropped, Entry, FrameState, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
 use ebb_swap::{Page, StoreError, page_hash};
 use std::sync::Arc;
@@ -21,60 +22,60 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const ESRCH: i32 = 3;
 
-/// The share of the budget by which compressed memory grows at a time.
+/// Step by which compressed memory grows, as a share of the budget.
 const GROW_SHARE: u64 = 64;
 
-/// How far beyond a batch clean pages are looked for while threads wait for memory, in batches.
+/// Distance of the search for clean pages while threads wait for memory, in batches.
 const CLEAN_REACH: usize = 4;
-/// The same, in pages, while the store takes no others.
+/// Distance of that search while the store takes no other pages, in pages.
 const CLEAN_REACH_FULL: usize = 1 << 16;
 
-/// A cool page on its way to the store.
+/// A standby page that is to be stored.
 #[derive(Clone, Copy)]
 struct Victim {
     pfn: Pfn,
     vpn: Vpn,
-    /// Where it lies in the pool.
+    /// Address in the pool.
     address: u64,
-    /// The stored copy it was loaded from.
+    /// Stored copy from which the page was loaded.
     copy: Option<SlotId>,
-    /// The copy it leaves.
+    /// Stored copy that remains when the page leaves.
     stored: Option<SlotId>,
     written: bool,
-    /// The store can do nothing with it.
-    barren: bool,
+    /// Whether the store cannot take the page.
+    unstorable: bool,
 }
 
-/// Places of a pool in a row whose pages are of no more use.
+/// Consecutive pool slots with useless pages.
 pub struct Run {
-    /// The first, and how many.
-    places: (u32, u32),
-    /// How many of the pages relatives map, too.
+    /// First slot, and number of slots.
+    slots: (u32, u32),
+    /// Number of these pages that other members of the fork group map, too.
     shared: u64,
 }
 
 impl Reclaim {
-    /// Stores up to `max` of the coolest pages.
+    /// Stores up to `max` of the oldest standby pages.
     pub fn evict(&mut self, max: usize) -> usize {
         let groups = {
-            let waited_for = self.pager.starving.load(Relaxed) > 0;
+            let waited_for = self.pager.memory_stalled.load(Relaxed) > 0;
             let reach = match waited_for {
-                // Nothing else can leave: they are looked for wherever they are.
+                // No other page can leave, so kswapd looks for clean pages everywhere.
                 true if self.refused => CLEAN_REACH_FULL,
                 true => CLEAN_REACH * max,
                 false => max,
             };
             let able = if waited_for { self.able() } else { Vec::new() };
             let resident = self.pager.resident();
-            let mut coolest = Vec::with_capacity(reach);
-            resident.coolest(reach, &mut coolest);
-            let coolest = chosen(&resident, &coolest, max, &able);
-            group_by_mm(&coolest, &resident)
+            let mut oldest_standby = Vec::with_capacity(reach);
+            resident.oldest_standby(reach, &mut oldest_standby);
+            let oldest_standby = chosen(&resident, &oldest_standby, max, &able);
+            group_by_mm(&oldest_standby, &resident)
         };
         groups.into_iter().map(|(id, frames)| self.evict_of(id, &frames)).sum()
     }
 
-    /// The address spaces whose agents drop pages.
+    /// Returns the address spaces whose agents drop pages.
     fn able(&self) -> Vec<MmId> {
         let drops = |mm: &&Arc<Mm>| {
             mm.link.get().is_some() && !mm.closing.load(Relaxed) && !mm.check_silent()
@@ -84,18 +85,18 @@ impl Reclaim {
 
     fn evict_of(&mut self, id: MmId, frames: &[Pfn]) -> usize {
         let Some(mm) = self.pager.mm(id) else {
-            // A child whose table is still being copied (`fork.rs`): others first.
+            // The table of this child is still being copied (`fork.rs`), so other pages go first.
             let mut resident = self.pager.resident();
             for &pfn in frames {
                 let its = resident.is_used(pfn) && resident.frame(pfn).mm == id;
-                if its && resident.frame(pfn).place == Place::Cool {
+                if its && resident.frame(pfn).state == FrameState::Standby {
                     resident.pass_over(pfn);
                 }
             }
             return 0;
         };
         if mm.link.get().is_none() || mm.closing.load(Relaxed) || self.is_deaf(&mm) {
-            // Without an agent the page could not be dropped: others first.
+            // Without an agent the page could not be dropped, so other pages go first.
             self.pass_over(&mm, frames);
             return 0;
         }
@@ -104,7 +105,7 @@ impl Reclaim {
             let Some(state) = mm.lock_settled(BATCH_PATIENCE) else { return 0 };
             let resident = self.pager.resident();
             for &pfn in frames {
-                if let Some(victim) = still_cool(&resident, &state, id, pfn) {
+                if let Some(victim) = still_standby(&resident, &state, id, pfn) {
                     victims.push(victim);
                 }
             }
@@ -114,11 +115,12 @@ impl Reclaim {
         let pid = mm.pid();
         victims.sort_unstable_by_key(|victim| victim.vpn);
         let addresses: Vec<u64> = victims.iter().map(|victim| victim.address).collect();
-        // A cool page cannot change and is not dropped while its place is in use: no lock is needed.
+        // A standby page cannot change, and is not dropped while its slot is in use. So no lock is
+        // needed.
         let got = match mm.read_pages(&addresses, &mut self.pages[..]) {
             Ok(got) => got,
             Err(error) => {
-                // A process on its way out has no number any more, for a moment longer a memory.
+                // An ending process loses its number a moment before its memory.
                 if error.raw_os_error() != Some(ESRCH) && mm.is_alive() {
                     self.pager.complain(&format!("cannot read process {pid}: {error}"));
                 }
@@ -131,47 +133,48 @@ impl Reclaim {
         victims.truncate(got);
         let (clean, mut dirty) = self.part(&victims);
         let evicted = self.commit_evict(&mm, &clean);
-        if evicted > 0 && !dirty.is_empty() && self.pager.starving.load(Relaxed) > 0 {
-            // They are memory only when the agent has dropped them.
-            self.drop_retired(1);
+        if evicted > 0 && !dirty.is_empty() && self.pager.memory_stalled.load(Relaxed) > 0 {
+            // These pages become free memory only when the agent has dropped them.
+            self.discard_pending(1);
             self.pager.wake_if_waiting();
         }
         self.write(&mut dirty);
         let dirty: Vec<Victim> = dirty.into_iter().map(|(victim, _)| victim).collect();
         let stored = self.commit_evict(&mm, &dirty);
-        // Others may get smaller, or be taken by another tier: they are not to wait behind these.
+        // Other pages may compress better, or go to another tier. They must not wait behind these.
         self.set_aside(&mm, &dirty);
         evicted + stored
     }
 
-    /// Victims that were not stored make way for others, for good as long as they are what they are.
+    /// Passes over victims that were not stored. An unstorable page stays out until it changes.
     fn set_aside(&self, mm: &Arc<Mm>, victims: &[Victim]) {
         let state = mm.lock();
         let mut resident = self.pager.resident();
         for victim in victims.iter().filter(|victim| victim.stored.is_none()) {
-            if still_cool(&resident, &state, mm.id, victim.pfn).is_none() {
+            if still_standby(&resident, &state, mm.id, victim.pfn).is_none() {
                 continue;
             }
-            if victim.barren {
-                resident.leave_barren(victim.pfn);
+            if victim.unstorable {
+                resident.leave_unstorable(victim.pfn);
             } else {
                 resident.pass_over(victim.pfn);
             }
         }
     }
 
-    /// Cool frames that cannot be stored now make way for others.
+    /// Passes over standby frames that cannot be stored now.
     fn pass_over(&self, mm: &Arc<Mm>, frames: &[Pfn]) {
         let state = mm.lock();
         let mut resident = self.pager.resident();
         for &pfn in frames {
-            if still_cool(&resident, &state, mm.id, pfn).is_some() {
+            if still_standby(&resident, &state, mm.id, pfn).is_some() {
                 resident.pass_over(pfn);
             }
         }
     }
 
-    /// The victims whose stored copy is still true, and the others with their places in `pages`.
+    /// Divides the victims into those with a valid stored copy, and the others with their indices
+    /// in `pages`.
     fn part(&self, victims: &[Victim]) -> (Vec<Victim>, Vec<(Victim, usize)>) {
         let (mut clean, mut dirty) = (Vec::new(), Vec::new());
         for (index, &victim) in victims.iter().enumerate() {
@@ -185,7 +188,7 @@ impl Reclaim {
         (clean, dirty)
     }
 
-    /// Makes a stored copy of each victim, as far as the store takes them.
+    /// Writes a copy of each victim to the store, as far as the store takes them.
     fn write(&mut self, victims: &mut [(Victim, usize)]) {
         let mut writes: Vec<(SlotId, &Page)> = Vec::with_capacity(victims.len());
         for (victim, index) in victims.iter_mut() {
@@ -201,8 +204,9 @@ impl Reclaim {
         let mut results = Vec::with_capacity(writes.len());
         self.pager.store.put_batch(&writes, &mut results);
         let mut failed = Dropped::default();
-        // A page that no tier takes is laid aside, or every search for one that can leave would begin with thousands of
-        // its like. Compressed memory that is all there is may grow (`grow_store`), and take it the next time.
+        // A page that no tier takes is set aside. Otherwise every search for a victim would start
+        // with thousands of such pages. If compressed memory is the only tier it may grow
+        // (`grow_store`), and take the page next time.
         let grows = self.pager.config.ram_grows();
         let (mut full, mut refused) = (false, 0);
         let count = writes.len();
@@ -210,7 +214,7 @@ impl Reclaim {
         for (victim, result) in tried.zip(results) {
             if let Err(error) = result {
                 full |= matches!(error, StoreError::Full);
-                victim.barren = match error {
+                victim.unstorable = match error {
                     StoreError::NotSmaller => true,
                     StoreError::Full => !grows,
                     _ => false,
@@ -230,8 +234,8 @@ impl Reclaim {
         }
     }
 
-    /// Compressed memory that is full, and the only tier, gets some of the program's: as long as pages get smaller
-    /// in it, more of them fit in less.
+    /// Grows full compressed memory if it is the only tier, at the expense of the program's pages.
+    /// As long as pages compress, more of them fit into less memory.
     fn grow_store(&self) {
         let max = self.pager.memory_max_bytes();
         let Some(most) = self.pager.config.ram_bytes_max(max) else { return };
@@ -250,9 +254,9 @@ impl Reclaim {
             for victim in victims {
                 let shared = self.offered.remove(&victim.pfn.0);
                 let Some(slot) = victim.stored else { continue };
-                let there = still_cool(&resident, state, mm.id, victim.pfn);
+                let there = still_standby(&resident, state, mm.id, victim.pfn);
                 if there.is_none_or(|there| there.address != victim.address) {
-                    // Rescued, unmapped or moved meanwhile: the copy is of no use.
+                    // Reactivated, unmapped or moved meanwhile, so the copy is useless.
                     if victim.written {
                         resident.release_slot(slot, &mut dropped);
                     }
@@ -265,7 +269,7 @@ impl Reclaim {
                     counters::count(&self.pager.counters.clean);
                 }
                 let place = resident.evict(&mut state.space, victim.pfn, slot);
-                state.pool.retire(place);
+                state.pool.discard_later(place);
                 evicted += 1;
                 if victim.written || !self.refused || !shared && self.copies == 0 {
                     self.progress += 1;
@@ -284,19 +288,20 @@ impl Reclaim {
         evicted
     }
 
-    /// Pages that relatives share leave memory when the last of them has let go: they are next, and
-    /// what is stored of one serves all, as far as it is still the same when they go.
+    /// Offers stored copies to the other members of the fork group. A shared page leaves memory
+    /// when the last of them has released it. So they are next, and one stored copy serves all, if
+    /// the page is still equal when they go.
     fn offer(&self, from: &Arc<Mm>, offers: &[(Vpn, SlotId)], dropped: &mut Dropped) {
         if offers.is_empty() {
             return;
         }
         let others = self.pager.mms();
-        let relative = |mm: &&Arc<Mm>| mm.id != from.id && mm.family == from.family;
+        let relative = |mm: &&Arc<Mm>| mm.id != from.id && mm.fork_group == from.fork_group;
         for mm in others.iter().filter(relative) {
             let state = mm.lock();
             let mut resident = self.pager.resident();
             for &(vpn, slot) in offers {
-                if let Entry::Resident(pfn) | Entry::Cool(pfn) = state.space.get(vpn)
+                if let Entry::Resident(pfn) | Entry::Standby(pfn) = state.space.get(vpn)
                     && resident.frame(pfn).slot().is_none()
                 {
                     resident.slots.share(slot);
@@ -305,13 +310,13 @@ impl Reclaim {
                 }
             }
         }
-        // What was held for this.
+        // Releases the references taken for this.
         let mut resident = self.pager.resident();
         offers.iter().for_each(|&(_, slot)| resident.release_slot(slot, dropped));
     }
 
-    /// Has agents drop the pool pages that are of no more use, where there are at least `least`.
-    pub fn drop_retired(&mut self, least: usize) -> usize {
+    /// Has agents drop the useless pages of each pool that has at least `least` of them.
+    pub fn discard_pending(&mut self, least: usize) -> usize {
         let mut total = 0;
         for mm in self.pager.mms() {
             let Some(link) = mm.link.get() else { continue };
@@ -320,19 +325,20 @@ impl Reclaim {
             }
             let (runs, operations) = {
                 let mut state = mm.lock();
-                // While it stands still what the agent might have to tell of is not heard.
-                if state.ended || state.copying || state.pool.retired() < least {
+                // While the address space is still, the pager reads no message that the drop might
+                // cause.
+                if state.ended || state.copying || state.pool.pending_discards() < least {
                     continue;
                 }
-                let runs: Vec<Run> = (state.pool.retired_runs(BATCH_MAX).into_iter())
-                    .map(|places| {
-                        let shared = shared_pages(&mm, state.pool.address(places.0), places.1);
-                        Run { places, shared }
+                let runs: Vec<Run> = (state.pool.pending_discard_runs(BATCH_MAX).into_iter())
+                    .map(|slots| {
+                        let shared = shared_pages(&mm, state.pool.address(slots.0), slots.1);
+                        Run { slots, shared }
                     })
                     .collect();
                 let operation = |run: &Run| Operation::Drop {
-                    start: state.pool.address(run.places.0),
-                    len: u64::from(run.places.1) * PAGE_SIZE as u64,
+                    start: state.pool.address(run.slots.0),
+                    len: u64::from(run.slots.1) * PAGE_SIZE as u64,
                 };
                 let operations: Vec<Operation> = runs.iter().map(operation).collect();
                 (runs, operations)
@@ -342,7 +348,7 @@ impl Reclaim {
                 Outcome::Cancelled => {
                     mm.fell_silent();
                     let mut state = mm.lock();
-                    runs.into_iter().for_each(|run| state.pool.not_dropped(run.places));
+                    runs.into_iter().for_each(|run| state.pool.not_dropped(run.slots));
                 }
                 Outcome::Stalled => self.stalled.push(Stalled { mm, work: Work::Drop(runs) }),
             }
@@ -357,59 +363,62 @@ impl Reclaim {
             return 0;
         }
         let (mut pages, mut shared) = (0, 0);
-        for (index, &Run { places, shared: of_others }) in runs.iter().enumerate() {
+        for (index, &Run { slots, shared: of_others }) in runs.iter().enumerate() {
             if link.result(index) == 0 {
-                state.pool.dropped(places);
-                pages += u64::from(places.1);
+                state.pool.dropped(slots);
+                pages += u64::from(slots.1);
                 shared += of_others;
             } else {
-                state.pool.not_dropped(places);
+                state.pool.not_dropped(slots);
             }
         }
-        // What relatives still map is there as before, and they have it to themselves by so much more.
+        // Pages that other members of the fork group still map remain, and these members' own
+        // shares grow accordingly.
         mm.shares_less(shared);
         mm.dropped(&mut self.pager.resident().zone, pages, shared);
         pages as usize
     }
 }
 
-/// How many of so many pages of a pool from `address` on relatives map, too: those that were cool at a fork.
+/// Returns how many of `count` pool pages from `address` on other members of the fork group map,
+/// too. These were on standby at a fork.
 fn shared_pages(mm: &Mm, address: u64, count: u32) -> u64 {
     if !mm.related.load(Relaxed) {
         return 0;
     }
     let shared =
         |process: &dyn Process| process.shared(Vpn::of_address(address).0, u64::from(count)).ok();
-    // A process on its way out: its memory goes as a whole.
+    // The process is ending, and its memory goes as a whole.
     mm.process().and_then(shared).unwrap_or(0)
 }
 
-/// Which of the coolest frames go, `max` at most: those with a stored copy, which need not be written if it
-/// is still true, as far as an agent drops them; if there are none, the coolest. Never those that
-/// nobody drops for the sake of their copies: they are met again and again, and nothing would go.
-fn chosen(resident: &Resident, coolest: &[Pfn], max: usize, able: &[MmId]) -> Vec<Pfn> {
+/// Chooses which of the oldest standby frames go, `max` at most. Frames with a stored copy come
+/// first, if an agent drops them, because a valid copy needs no write. If there are none, the
+/// oldest go. Frames without such an agent are not preferred for their copies. They would be met
+/// again and again, and nothing would go.
+fn chosen(resident: &Resident, oldest_standby: &[Pfn], max: usize, able: &[MmId]) -> Vec<Pfn> {
     let goes = |&&pfn: &&Pfn| {
         let frame = resident.frame(pfn);
         frame.slot().is_some() && able.contains(&frame.mm)
     };
-    let stored: Vec<Pfn> = coolest.iter().filter(goes).take(max).copied().collect();
-    if stored.is_empty() { coolest.iter().take(max).copied().collect() } else { stored }
+    let stored: Vec<Pfn> = oldest_standby.iter().filter(goes).take(max).copied().collect();
+    if stored.is_empty() { oldest_standby.iter().take(max).copied().collect() } else { stored }
 }
 
-fn still_cool(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<Victim> {
+fn still_standby(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<Victim> {
     if state.ended || state.copying || !resident.is_used(pfn) {
         return None;
     }
     let frame = resident.frame(pfn);
-    let mine = frame.place == Place::Cool && frame.mm == mm;
-    (mine && state.space.get(frame.vpn) == Entry::Cool(pfn)).then(|| Victim {
+    let mine = frame.state == FrameState::Standby && frame.mm == mm;
+    (mine && state.space.get(frame.vpn) == Entry::Standby(pfn)).then(|| Victim {
         pfn,
         vpn: frame.vpn,
         address: state.pool.address(frame.pool),
         copy: frame.slot(),
         stored: None,
         written: false,
-        barren: false,
+        unstorable: false,
     })
 }
 
@@ -432,7 +441,8 @@ mod tests {
         assert_eq!(chosen(&set, &frames, 1, &[MmId(2)]), [frames[1]]);
     }
 
-    /// A stopped child's pages, all stored once, were chosen for ever, and those of others never went.
+    /// Shows that stored pages of a stopped child are not chosen before pages of others. They would
+    /// be chosen for ever, and the others would never go.
     #[test]
     fn stored_pages_that_nobody_drops_are_not_taken_before_others() {
         let mut set = Resident::new(100, 100);

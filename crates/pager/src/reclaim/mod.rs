@@ -1,13 +1,14 @@
-//! The kswapd thread: cools the oldest pages, stores the coolest, drops what is of no more use.
+//! kswapd thread: moves the oldest pages to standby, stores pages from the standby list, and drops
+//! useless pages.
 //!
-//! It alone posts batches to agents and it alone stores pages, so nothing here races with itself. What
-//! it looked up may change while it waits; each commit looks again under the lock.
+//! kswapd alone posts batches to agents, and it alone stores pages, so nothing here races with
+//! itself. Looked-up data may change while it waits, so each commit checks again under the lock.
 
 mod command;
-mod cool;
 mod evict;
 mod oom;
 mod sample;
+mod standby;
 
 use crate::fork;
 use crate::limits::SLICE_PAGES;
@@ -16,51 +17,52 @@ use crate::mm::Mm;
 use crate::patience::Patience;
 use crate::server::Pager;
 use crate::thread_words::ThreadWords;
-use cool::Fate;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::engine::{Did, Do, Loads, Seen};
 use ebb_mm::reclaim::NAP_MS;
-use ebb_mm::resident::{Place, Resident};
+use ebb_mm::resident::{FrameState, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE, Pfn};
 use ebb_swap::StoreError;
 use ebb_sys::anon::PageBuffer;
 use ebb_sys::proc;
-use oom::Vain;
+use oom::NoProgress;
+use standby::Fate;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Pages lent, on top of what is beyond the limit already (`lend`), while a process that does not answer
-/// holds all the others, and how long nothing may be reclaimed before that: enough for the others to go on
-/// with, far less than is allowed.
-const LENT_PAGES: u64 = 256;
-const LEND_AFTER: Duration = Duration::from_millis(400);
-/// Or how often, while now and then a page could: with so little room the others only get in each other's
-/// way.
-const LEND_AFTER_TIMES: u32 = 64;
-/// After so long in vain processes that are stopped are not given batches to see whether they answer (OOM-6).
+/// Number of pages overcommitted beyond the present excess over the limit, while an unresponsive
+/// process occupies the memory. `OVERCOMMIT_AFTER` is the time without progress before that. So
+/// many pages let the others go on, and are far fewer than the limit.
+const OVERCOMMIT_PAGES: u64 = 256;
+const OVERCOMMIT_AFTER: Duration = Duration::from_millis(400);
+/// Alternative condition: number of times without memory. A page may become free now and then, but
+/// with so little room the processes hinder each other.
+const OVERCOMMIT_AFTER_TIMES: u32 = 64;
+/// Time without progress after which stopped processes get no more batches to test whether they
+/// answer (OOM-6).
 const LOOK_AFTER: Duration = Duration::from_millis(100);
-/// After so long in vain compressed memory gives way, and how long it waits between steps.
+/// Time without progress after which compressed memory gives way, and pause between two steps.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
 const GIVE_WAY_PAUSE: Duration = Duration::from_millis(10);
-/// How often is looked at where pages come from.
+/// Interval at which kswapd evaluates the costs of loads.
 const WEIGH: Duration = Duration::from_millis(100);
-/// How often pages that could not leave memory are tried again.
+/// Interval at which kswapd retries unevictable pages.
 const UNPARK: Duration = Duration::from_millis(500);
 
-/// A batch that its agent began and did not finish.
+/// A batch that its agent has begun and not finished.
 struct Stalled {
     mm: Arc<Mm>,
     work: Work,
 }
 
-/// What a batch was for.
+/// Purpose of a batch.
 enum Work {
-    Cool(Vec<(Pfn, u32)>),
+    ToStandby(Vec<(Pfn, u32)>),
     Drop(Vec<evict::Run>),
     Unshare(Vec<Pfn>),
-    /// Moves, which were decided without it ([`Reclaim::decide`]).
+    /// Moves that the pager has decided without the agent ([`Reclaim::decide`]).
     Decided,
 }
 
@@ -68,57 +70,60 @@ pub struct Reclaim {
     pager: Arc<Pager>,
     pages: PageBuffer,
     stalled: Vec<Stalled>,
-    /// Frames whose pages were made the process's own and are worth another try.
+    /// Frames whose pages were made the process's own, and that kswapd tries once more.
     unshared: HashSet<u32>,
-    /// Frames of cool pages that relatives have, too, or had before they were copied: what is stored of one is
-    /// offered to them.
+    /// Frames of standby pages that other members of the fork group have, too, or had before the
+    /// copy. The stored copy of such a page is offered to these members.
     offered: HashSet<u32>,
-    unparked: Instant,
-    /// When barren pages were last given another chance.
+    unevictable_retried: Instant,
+    /// Time of the last retry of unstorable pages.
     retried: Instant,
-    /// Compressed memory gives way, until threads wait no longer; and when it made its last step.
+    /// Whether compressed memory gives way until no thread waits; `gave_way` is the time of its
+    /// last step.
     gives_way: bool,
     gave_way: Instant,
-    vain: Vain,
+    no_progress: NoProgress,
     store_error: Option<StoreError>,
-    /// The store took none of the pages it was last given.
+    /// Whether the store took none of the last pages.
     refused: bool,
-    /// Shared pages wait for room for copies of them.
+    /// Whether shared pages wait for room for copies.
     crowded: bool,
-    /// Pages are lent beyond the limit.
-    lending: bool,
-    /// How often nothing could be had for those who wait, since all agents answered.
-    despaired: u32,
-    /// When it was last looked at where pages come from.
+    /// Whether pages are overcommitted beyond the limit.
+    overcommitting: bool,
+    /// Number of times without memory for waiting threads since all agents last answered.
+    ran_out_of_memory: u32,
+    /// Time of the last evaluation of load costs.
     weighed: Instant,
-    /// Pages looked at.
+    /// Number of pages scanned.
     scanned: u64,
-    /// Pages stored that count as progress (`oom.rs`, OOM-1), in all and in the round under way.
+    /// Number of stored pages that count as progress (`oom.rs`, OOM-1), in total; `round_progress`
+    /// counts the current round.
     progress: u64,
     round_progress: u64,
-    /// What came of the last order, not said yet.
+    /// Result of the last order, not yet reported to the engine.
     did: Option<Did>,
-    /// Copies of shared pages made since memory was last in balance, as many as have not left again: their leaving frees
-    /// what was taken for them.
+    /// Copies of shared pages made since memory was last in balance, minus copies that have left
+    /// again. Their leaving only frees the memory taken for them.
     copies: u64,
-    /// What could not be moved, since all that is parked was last let go, and before.
+    /// Pages that could not be moved since unevictable pages were last retried; `immovable_before`
+    /// holds the counts before.
     immovable: Immovable,
     immovable_before: Immovable,
     thread_words: ThreadWords,
 }
 
-/// Pages that could not be moved, by why.
+/// Pages that could not be moved, by reason.
 #[derive(Clone, Copy, Default)]
 struct Immovable {
     /// Locked, or not writable.
     fixed: u64,
-    /// Pinned, or shared with one who makes no copies.
+    /// Pinned, or shared with a process that makes no copies.
     busy: u64,
 }
 
-/// The thread.
+/// Runs the kswapd thread.
 pub fn run(pager: &Arc<Pager>) {
-    pager.solo.begin_kswapd();
+    pager.cpu_follow.begin_kswapd();
     let mut reclaim = Reclaim::new(pager);
     loop {
         reclaim.turn();
@@ -126,7 +131,7 @@ pub fn run(pager: &Arc<Pager>) {
 }
 
 impl Reclaim {
-    /// Ready to begin.
+    /// Creates the state of kswapd.
     pub fn new(pager: &Arc<Pager>) -> Self {
         Self {
             pager: pager.clone(),
@@ -134,16 +139,16 @@ impl Reclaim {
             stalled: Vec::new(),
             unshared: HashSet::new(),
             offered: HashSet::new(),
-            unparked: pager.clock.now(),
+            unevictable_retried: pager.clock.now(),
             retried: pager.clock.now(),
             gives_way: false,
             gave_way: pager.clock.now(),
-            vain: Vain::default(),
+            no_progress: NoProgress::default(),
             store_error: None,
             refused: false,
             crowded: false,
-            lending: false,
-            despaired: 0,
+            overcommitting: false,
+            ran_out_of_memory: 0,
             weighed: pager.clock.now(),
             scanned: 0,
             progress: 0,
@@ -156,10 +161,10 @@ impl Reclaim {
         }
     }
 
-    /// Carries out what the engine wants done next (`core::engine`).
+    /// Carries out the next order of the engine (`core::engine`).
     pub fn turn(&mut self) {
         if self.pager.ending.load(Relaxed) {
-            // All of it is given back in a moment.
+            // The run ends and gives back all memory soon.
             self.end_pass();
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return self.tidy();
@@ -177,10 +182,10 @@ impl Reclaim {
         let order = self.next();
         let (before, progress) = (self.scanned, self.progress);
         let pages = match order {
-            Do::Cool(max) => self.cool(max),
+            Do::ToStandby(max) => self.deactivate(max),
             Do::Store(max) => self.evict(max),
-            Do::Drop(least) => self.drop_retired(least),
-            Do::Despair => return self.despair(),
+            Do::Drop(least) => self.discard_pending(least),
+            Do::OutOfMemory => return self.out_of_memory(),
             Do::Thrashing => return self.prevent_thrashing(),
             Do::Again => return self.rest(),
             Do::Nap | Do::Sleep => {
@@ -194,150 +199,156 @@ impl Reclaim {
         self.tell(order, did);
     }
 
-    /// Says what came of the last order, and asks for the next, in one hold; sees to what is due now and then.
+    /// Reports the result of the last order and fetches the next, in one hold. Also does periodic
+    /// work.
     fn next(&mut self) -> Do {
         self.weigh_loads();
-        let starving = self.pager.starving.load(Relaxed) > 0;
-        let seen = Seen { starving, crowded: std::mem::take(&mut self.crowded) };
+        let memory_stalled = self.pager.memory_stalled.load(Relaxed) > 0;
+        let seen = Seen { memory_stalled, crowded: std::mem::take(&mut self.crowded) };
         let now_ms = self.pager.clock.since(self.pager.started).as_millis() as u64;
         let did = self.did.take();
-        let (order, parked) = {
+        let (order, unevictable) = {
             let mut engine = self.pager.engine();
             engine.set.set_now_ms(now_ms);
             did.into_iter().for_each(|did| engine.did(did));
-            let order = engine.next(&self.pager.desk, seen);
-            (order, engine.set.count(Place::Parked))
+            let order = engine.next(&self.pager.wake_requests, seen);
+            (order, engine.set.count(FrameState::Unevictable))
         };
-        if parked > 0 && self.pager.clock.since(self.unparked) > UNPARK {
-            self.unpark();
+        if unevictable > 0 && self.pager.clock.since(self.unevictable_retried) > UNPARK {
+            self.retry_unevictable();
         }
         order
     }
 
-    /// The pass under way is over.
+    /// Ends the pass under way.
     fn end_pass(&mut self) {
         let did = self.did.take();
         let mut engine = self.pager.engine();
         did.into_iter().for_each(|did| engine.did(did));
-        engine.end_pass(&self.pager.desk);
+        engine.end_pass(&self.pager.wake_requests);
     }
 
-    /// Pages were cooled, stored or dropped: tells those who wait, and sees whether they wait in vain.
+    /// Notifies waiting threads after pages were moved, stored or dropped. Also checks whether
+    /// threads wait without progress.
     fn tell(&mut self, order: Do, did: Did) {
-        if did.pages > 0 && !matches!(order, Do::Cool(_)) {
+        if did.pages > 0 && !matches!(order, Do::ToStandby(_)) {
             self.pager.wake_if_waiting();
         }
         self.round_progress += did.progress;
         if !matches!(order, Do::Drop(_)) {
             return;
         }
-        // The end of a round.
+        // A round ends here.
         let progress = std::mem::take(&mut self.round_progress);
         if progress > 0 {
-            self.vain.progress(self.pager.clock.moment(), progress);
-        } else if self.count_vain_round() {
+            self.no_progress.progress(self.pager.clock.moment(), progress);
+        } else if self.count_round_without_progress() {
             self.end_pass();
-            self.despair();
+            self.out_of_memory();
         }
     }
 
-    /// A pass is over, and nothing is to be done at once.
+    /// Handles the end of a pass with nothing to do at once.
     fn rest(&mut self) {
         if self.pager.resident().zone.is_balanced() {
             self.gives_way = false;
-            self.vain.end();
+            self.no_progress.end();
             self.copies = 0;
             self.pager.wake_if_waiting();
         }
         self.tidy();
     }
 
-    /// Between runs: what was left over, and what others want done.
+    /// Does the work between passes: leftovers, and requests of others.
     fn tidy(&mut self) {
         self.finish_stalled();
         self.tell_time();
         self.serve_requests();
-        self.end_lending();
-        self.drop_retired(1);
+        self.end_overcommit();
+        self.discard_pending(1);
         let pager = &self.pager;
         self.thread_words.retain(|id| pager.mm(id).is_some());
     }
 
-    /// A round has stored nothing: counted where threads wait. Whether that is so for long (OOM-1).
-    fn count_vain_round(&mut self) -> bool {
+    /// Counts a round that stored nothing, if threads wait. Returns whether they have waited for
+    /// long (OOM-1).
+    fn count_round_without_progress(&mut self) -> bool {
         self.does_anybody_wait() && {
-            self.vain.round(self.pager.clock.moment());
-            self.vain.is_long(&self.pager)
+            self.no_progress.round(self.pager.clock.moment());
+            self.no_progress.is_long(&self.pager)
         }
     }
 
     /// Whether threads wait for memory.
     fn does_anybody_wait(&self) -> bool {
-        self.pager.starving.load(Relaxed) + self.pager.held.load(Relaxed) > 0
+        self.pager.memory_stalled.load(Relaxed) + self.pager.frozen.load(Relaxed) > 0
     }
 
-    /// Nothing can be had just now. If threads wait for it, they do so as long as there is hope.
-    fn despair(&mut self) {
-        // After so many failures the kernel's kswapd leaves it to those who allocate. Here nobody else can.
-        self.pager.desk.progress();
+    /// Handles an order without available memory. Waiting threads go on waiting as long as memory
+    /// may become free.
+    fn out_of_memory(&mut self) {
+        // The kernel's kswapd leaves reclaim to the allocating tasks after many failures. Here only
+        // kswapd reclaims.
+        self.pager.wake_requests.progress();
         let brought = self.finish_stalled();
         if !self.does_anybody_wait() {
             self.gives_way = false;
-            self.vain.end();
+            self.no_progress.end();
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return;
         }
         let unheard = self.is_unheard();
-        self.despaired = if unheard { self.despaired + 1 } else { 0 };
-        let long = self.vain.lasts(&self.pager, LEND_AFTER);
-        if unheard && (long || self.despaired > LEND_AFTER_TIMES) {
-            self.lend();
+        self.ran_out_of_memory = if unheard { self.ran_out_of_memory + 1 } else { 0 };
+        let long = self.no_progress.lasts(&self.pager, OVERCOMMIT_AFTER);
+        if unheard && (long || self.ran_out_of_memory > OVERCOMMIT_AFTER_TIMES) {
+            self.set_overcommit();
         }
         if unheard && long {
             self.watch_silent();
         }
-        // Beside a process that does not answer pages are lent.
-        if !unheard && (self.gives_way || self.vain.lasts(&self.pager, GIVE_WAY_AFTER)) {
+        // While a process does not answer, pages are overcommitted instead.
+        if !unheard && (self.gives_way || self.no_progress.lasts(&self.pager, GIVE_WAY_AFTER)) {
             self.give_way();
         }
-        if brought && !self.vain.is_over(&self.pager, Patience::MemoryUnseen) {
+        if brought && !self.no_progress.is_over(&self.pager, Patience::MemoryUnseen) {
             return;
         }
-        if self.vain.is_long(&self.pager) && self.judge_end() {
+        if self.no_progress.is_long(&self.pager) && self.judge_end() {
             return self.give_up();
         }
-        self.unpark();
+        self.retry_unevictable();
         if self.pager.clock.since(self.retried) > UNPARK {
             self.retried = self.pager.clock.now();
             self.find_bare();
-            while self.pager.resident().retry_barren(SLICE_PAGES) {}
+            while self.pager.resident().retry_unstorable(SLICE_PAGES) {}
         }
         self.pager.host.sleep(Duration::from_millis(1));
     }
 
-    /// Compressed memory leaves room to what can neither be compressed nor leave, while a tier after it takes pages.
+    /// Shrinks compressed memory in favour of pages that cannot be compressed or moved, while a
+    /// tier behind it takes pages.
     fn give_way(&mut self) {
         self.gives_way = self.pager.store.can_demote();
         if !self.gives_way {
             return;
         }
         let before = self.pager.store.ram_bytes();
-        // The monitor measures in between what that was good for.
+        // The monitor measures the effect between two steps.
         if self.pager.clock.since(self.gave_way) >= GIVE_WAY_PAUSE {
             self.gave_way = self.pager.clock.now();
             if let Some(limit) = self.pager.engine().give_way(before) {
                 self.pager.store.set_ram_limit(limit);
             }
         }
-        // Some of what is above the limit moves to the next tier with every batch.
+        // Each batch moves some of the pages above the limit to the next tier.
         self.pager.store.put_batch(&[], &mut Vec::new());
         let freed = before.saturating_sub(self.pager.store.ram_bytes());
         if freed > 0 {
-            self.vain.progress(self.pager.clock.moment(), freed / PAGE_SIZE as u64);
+            self.no_progress.progress(self.pager.clock.moment(), freed / PAGE_SIZE as u64);
         }
     }
 
-    /// The ages of generations are counted from the start of the run.
+    /// Sets the engine's time, because ages of generations count from the start of the run.
     fn tell_time(&self) {
         self.pager
             .resident()
@@ -349,28 +360,29 @@ impl Reclaim {
         self.pager.mms().iter().any(|mm| self.owes_an_answer(mm))
     }
 
-    /// Looks which processes those are that ask for no agent, having no hooks: one that was stopped as soon as it was forked is
-    /// not seen to be stopped before that (OOM-5).
+    /// Looks for the processes of children that request no agent because they have no hooks. The
+    /// pager sees that such a child is stopped only when its process is identified (OOM-5).
     fn find_bare(&self) {
         let bare = |mm: &Arc<Mm>| mm.is_to_be_made_to_join() && mm.process().is_none();
         for mm in self.pager.mms().into_iter().filter(bare) {
-            // What cannot be found out now may be at the next try.
+            // A later attempt may find a process that cannot be found now.
             let _ = fork::find_process(&self.pager, &mm, None);
         }
     }
 
-    /// Whether this one's does not.
+    /// Whether the agent of this process owes an answer.
     fn owes_an_answer(&self, mm: &Mm) -> bool {
         match mm.link.get() {
             Some(_) => self.is_stalled(mm.id) || mm.check_silent(),
-            // It is given an agent when it goes on.
+            // The process gets an agent when it goes on.
             None => mm.is_bare() && mm.is_stopped(),
         }
     }
 
-    /// Whether batches are of no use to it now. Where threads wait in vain who is stopped is seen to be (OOM-6).
+    /// Whether batches to this agent are of no use now. Checks for a stop first if threads wait
+    /// without progress (OOM-6).
     fn is_deaf(&self, mm: &Mm) -> bool {
-        let stopped = || self.vain.lasts(&self.pager, LOOK_AFTER) && mm.is_stopped();
+        let stopped = || self.no_progress.lasts(&self.pager, LOOK_AFTER) && mm.is_stopped();
         mm.check_silent()
             || stopped() && {
                 mm.fell_silent();
@@ -378,41 +390,42 @@ impl Reclaim {
             }
     }
 
-    /// Lends the others pages: on top of what is in use beyond the limit when that begins, and of what
-    /// those that are stopped hold beyond it by then or later. They give nothing back, and cannot take
-    /// what is lent. A tracer that shares their memory takes it as theirs, and gives nothing back before it has let them go on:
-    /// it is lent as much again each time, and half of what the machine has at most.
-    fn lend(&mut self) {
+    /// Overcommits pages to the other processes. The amount is the excess over the limit at the
+    /// start, and the memory of stopped processes beyond the limit at any time. Stopped processes
+    /// give nothing back, and cannot take the overcommitted pages. A tracer that shares their
+    /// memory does take them, and gives nothing back before it lets them go on. For it the
+    /// overcommit doubles each time, up to half of the machine's available memory.
+    fn set_overcommit(&mut self) {
         let mms = self.pager.mms();
-        let traced = mms.iter().any(|mm| mm.is_hungry() && mm.is_traced());
+        let traced = mms.iter().any(|mm| mm.is_memory_stalled() && mm.is_traced());
         let room = proc::memory_available().map_or(0, |bytes| bytes / 2 / PAGE_SIZE as u64);
         let held_fast: u64 =
             mms.iter().filter(|mm| mm.is_stopped()).map(|mm| mm.resident_pages()).sum();
         let mut resident = self.pager.resident();
         let zone = &mut resident.zone;
         let excess = |pages: u64| pages.saturating_sub(zone.limit());
-        let beyond = if self.lending { 0 } else { excess(zone.used()) };
-        // Relatives hold some of it together.
-        let loan = beyond.max(excess(held_fast.min(zone.used()))) + LENT_PAGES;
-        let more = if traced { zone.lent().min(room) } else { 0 };
-        let loan = loan.max(zone.lent() + more);
-        if loan > zone.lent() {
-            zone.lend(loan);
+        let beyond = if self.overcommitting { 0 } else { excess(zone.used()) };
+        // Members of a fork group share some of these pages.
+        let loan = beyond.max(excess(held_fast.min(zone.used()))) + OVERCOMMIT_PAGES;
+        let more = if traced { zone.overcommit().min(room) } else { 0 };
+        let loan = loan.max(zone.overcommit() + more);
+        if loan > zone.overcommit() {
+            zone.set_overcommit(loan);
             drop(resident);
-            self.lending = true;
+            self.overcommitting = true;
             self.pager.wake_if_waiting();
         }
     }
 
-    /// What was lent is asked back as soon as everybody answers.
-    fn end_lending(&mut self) {
-        if self.lending && !self.is_unheard() {
-            self.lending = false;
-            self.pager.resident().zone.lend(0);
+    /// Ends the overcommit as soon as all agents answer.
+    fn end_overcommit(&mut self) {
+        if self.overcommitting && !self.is_unheard() {
+            self.overcommitting = false;
+            self.pager.resident().zone.set_overcommit(0);
         }
     }
 
-    /// Looks now and then where pages come from: what a load costs, and which share of memory is to be compressed.
+    /// Evaluates now and then the costs of loads, and sets the share of compressed memory.
     fn weigh_loads(&mut self) {
         if self.pager.clock.since(self.weighed) < WEIGH {
             return;
@@ -431,22 +444,23 @@ impl Reclaim {
         }
     }
 
-    fn unpark(&mut self) {
-        self.unparked = self.pager.clock.now();
-        // A pass looks at a part of them: what several have found while somebody waits is told by the one that found most.
+    fn retry_unevictable(&mut self) {
+        self.unevictable_retried = self.pager.clock.now();
+        // A pass examines a part of the pages. While threads wait, the largest counts of several
+        // passes are reported.
         let found = std::mem::take(&mut self.immovable);
         let before = if self.does_anybody_wait() { self.immovable_before } else { found };
         self.immovable_before =
             Immovable { fixed: found.fixed.max(before.fixed), busy: found.busy.max(before.busy) };
-        let mut left = self.pager.resident().count(Place::Parked);
+        let mut left = self.pager.resident().count(FrameState::Unevictable);
         while left > 0 {
             let slice = left.min(SLICE_PAGES);
-            self.pager.resident().unpark(slice as usize);
+            self.pager.resident().retry_unevictable(slice as usize);
             left -= slice;
         }
     }
 
-    /// Whether every batch that was posted is over.
+    /// Whether every posted batch is over.
     #[cfg(test)]
     pub fn is_idle(&self) -> bool {
         self.stalled.is_empty()
@@ -456,7 +470,8 @@ impl Reclaim {
         self.stalled.iter().any(|stalled| stalled.mm.id == id)
     }
 
-    /// Looks after batches whose processes were stopped in the middle. Whether that has brought anything.
+    /// Checks batches whose processes were stopped in the middle. Returns whether that brought
+    /// memory.
     fn finish_stalled(&mut self) -> bool {
         let mut brought = false;
         for Stalled { mm, work } in std::mem::take(&mut self.stalled) {
@@ -464,19 +479,20 @@ impl Reclaim {
                 continue;
             }
             let link = mm.link.get().expect("it began a batch");
-            // An agent that has ended in the middle of it, while another process has its memory, goes on with nothing.
+            // The agent may have ended in the middle while another process has its memory. It will
+            // not go on.
             if link.wait(None) != Outcome::Done && !mm.closing.load(Relaxed) {
                 let decided = match &work {
-                    Work::Cool(moving) => self.decide(&mm, moving),
+                    Work::ToStandby(moving) => self.decide(&mm, moving),
                     _ => None,
                 };
-                brought |= decided.is_some_and(|cooled| cooled > 0);
+                brought |= decided.is_some_and(|moved| moved > 0);
                 let work = decided.map_or(work, |_| Work::Decided);
                 self.stalled.push(Stalled { mm, work });
                 continue;
             }
             brought |= match work {
-                Work::Cool(moving) => self.commit_cool(&mm, &moving) > 0,
+                Work::ToStandby(moving) => self.commit_standby(&mm, &moving) > 0,
                 Work::Drop(runs) => self.commit_drop(&mm, &runs) > 0,
                 Work::Unshare(frames) => {
                     self.settle(&mm, &frames, Fate::Retry);
@@ -489,7 +505,8 @@ impl Reclaim {
     }
 }
 
-/// Frames by address space. Those that are free are left out: the page may have gone since they were taken.
+/// Groups frames by address space. Leaves out free frames, because a page may have gone since
+/// kswapd isolated it.
 fn group_by_mm(frames: &[Pfn], resident: &Resident) -> Vec<(MmId, Vec<Pfn>)> {
     let mut groups: Vec<(MmId, Vec<Pfn>)> = Vec::new();
     for &pfn in frames.iter().filter(|&&pfn| resident.is_used(pfn)) {
@@ -508,7 +525,8 @@ mod tests {
     use ebb_mm::resident::{Arrival, Dropped, Space};
     use ebb_mm::types::Vpn;
 
-    /// The program unmapped it between the hold in which kswapd took it and the next.
+    /// Shows that grouping skips a frame whose page the program has unmapped between two holds of
+    /// kswapd.
     #[test]
     fn a_frame_that_was_freed_after_it_was_isolated_is_passed_over() {
         let mut set = Resident::new(1000, 1000);

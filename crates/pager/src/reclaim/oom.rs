@@ -1,33 +1,40 @@
-//! Out of memory: nothing more can be had, and the run ends with a message that says why.
+//! Handles out of memory: no more memory can be reclaimed, and the run ends with a message that
+//! gives the reason.
 //!
-//! * OOM-1: A thread waits in vain while memory is refused to it (or the brake holds it) and nothing is stored. Progress is a
-//!   page that is stored, or memory in balance; what is cooled, dropped or copied may be what threads have taken back,
-//!   again and again. Once the store takes no more it is a page that it had no copy of, or that no relative has another
-//!   of: of one that hundreds share each can let go without a byte of memory to be had. A page now and then is no
-//!   progress either: each makes up for [`PAGE_TIME`]. A touch that waits for something else does not wait for memory,
-//!   and none waits for longer than since it was made; nor does a thread for longer than since the brake holds.
-//! * OOM-2: Two seconds after that began the run ends ([`Patience::Memory`]), of the time that the host grants: a host that
-//!   stops, or runs this process late, makes that longer.
-//! * OOM-3: Children that have yet to join, and agents that do not answer, may have pages to give back. They are waited for
-//!   half a second longer ([`Patience::MemoryOwed`]), however many they are and others are born meanwhile. Where an agent
-//!   has just brought what it owed, a round looks at that first. And while children that were born before that time join
-//!   one after another the end is put off: what they share with the others cannot leave before the last of them has joined.
-//! * OOM-4: A machine that is busy is no reason to end a run. While one of those could run and no CPU is given to it, its time
-//!   does not count; and a thread of the pager that is not run has seen nothing ([`ROUNDS_MIN`]). Children that were
-//!   born since are not waited for: where children are born all the time one of them always wants a CPU, and it
-//!   is the program itself that keeps it from the others.
-//! * OOM-5: Who is stopped, by a signal or by a debugger, is not killed for it. What it holds is lent to the others beyond
-//!   the limit (`Reclaim::lend`), and they store pages of their own: who still waits in vain waits for the store, as
-//!   beside one that runs. And its own threads wait for nothing as long as it is stopped: the signal has taken
-//!   them out of their touches. If only those are left the time begins anew. A tracer that shares their memory waits as
-//!   anybody does, once the machine has no more to lend.
-//! * OOM-6: Where somebody waits in vain nobody waits for one that is stopped: it is looked at first (`Reclaim::is_deaf`).
-//!   A hundred milliseconds for each of many was longer than all that time.
-//! * OOM-7: What was attached to is not killed for a limit that came later: it is given back ([`crate::detach`]). Only if that
-//!   cannot be does it end as others do.
-//! * OOM-8: Of an address space whose fork, or change of mappings, is followed nothing leaves. Where that is so much that it
-//!   takes longer than [`LARGE`], the end is put off while slices of it are followed. What takes less puts off nothing: there
-//!   may be forks all the time.
+//! * OOM-1: a thread waits without progress while it is refused memory (or is frozen) and nothing
+//!   is stored. Progress is a stored page, or memory in balance. Pages moved to standby, dropped or
+//!   copied do not count, because threads may take them back again and again. If the store takes no
+//!   more, only some pages count: a page without a stored copy, or a page that no other member of
+//!   the fork group has. Hundreds of processes may each release their mapping of a shared page
+//!   without freeing memory. A page now and then is no progress either: each makes up for
+//!   [`PAGE_TIME`]. A fault that waits for another reason does not wait for memory. A wait begins
+//!   no earlier than its fault, or than its freeze.
+//! * OOM-2: the run ends two seconds after that began ([`Patience::Memory`]), in the time that the
+//!   host grants. A host that stops, or runs this process late, makes that longer.
+//! * OOM-3: children that have yet to join, and agents that do not answer, may give pages back. The
+//!   run ends half a second later for them ([`Patience::MemoryOwed`]), however many there are, and
+//!   even if others are born meanwhile. If an agent has just delivered, the next round evaluates
+//!   that first. The end is also put off while children that were born before that time join one
+//!   after another. Pages that they share cannot leave before the last of them has joined.
+//! * OOM-4: a busy machine is no reason to end a run. While a child or agent of OOM-3 is runnable
+//!   and gets no CPU, that time does not count. A pager thread that did not run has seen nothing
+//!   ([`ROUNDS_MIN`]). Children that were born since do not put off the end. If children are born
+//!   all the time, one of them always wants a CPU, and the program itself keeps it from the others.
+//! * OOM-5: a process stopped by a signal or a debugger is no reason to end the run. The pages that
+//!   it occupies are overcommitted to the others (`Reclaim::set_overcommit`), and these store pages
+//!   of their own. A thread that still waits without progress waits for the store, as beside a
+//!   running process. The threads of the stopped process itself wait for nothing, because the
+//!   signal has interrupted their faults. If only such threads are left, the time starts again. A
+//!   tracer that shares their memory waits like any process, once the machine has no more to
+//!   overcommit.
+//! * OOM-6: while threads wait without progress, kswapd does not wait for a stopped process. It
+//!   checks for that first (`Reclaim::is_deaf`). A hundred milliseconds for each of many would be
+//!   longer than all that time.
+//! * OOM-7: a run that was attached to is not killed for a limit that came later, but detached
+//!   ([`crate::detach`]). It ends as others do only if that fails.
+//! * OOM-8: no page leaves an address space while the pager follows its fork or mapping change. If
+//!   that takes longer than [`LARGE`], the end is put off while slices of it are followed. A
+//!   shorter one puts off nothing, because there may be forks all the time.
 
 use super::{Reclaim, Stalled, Work};
 use crate::events::{Event, Why};
@@ -45,18 +52,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// The CPU time by which an agent that does not answer has shown that it will not (OOM-4).
+/// CPU time after which an agent without an answer has proven that it will not answer (OOM-4).
 const PROOF: Duration = Duration::from_secs(1);
-/// The time after which what is followed is much (OOM-8).
+/// Time after which a followed message counts as large (OOM-8).
 const LARGE: Duration = Duration::from_millis(500);
-/// How often it must be seen in that time that there is nothing (OOM-4).
+/// Minimum number of rounds without progress in that time (OOM-4).
 const ROUNDS_MIN: u32 = 16;
-/// How much of the time in vain a page that is stored makes up for (OOM-1): far less than any device takes that pages go to.
+/// Time without progress that a stored page makes up for (OOM-1). One page in this time is far less
+/// than any device can store.
 const PAGE_TIME: Duration = Duration::from_millis(20);
-/// How many processes are listed when memory runs out.
+/// Maximum number of processes listed when memory runs out.
 const LISTED_MAX: usize = 16;
 
-/// What was counted last of something that gets on or does not, and when it last got on.
+/// Last count of something that may make progress, and the time of its last progress.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     count: u64,
@@ -64,7 +72,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// It is `count` now, and gets on if that `is_progress` from the last count. For how long it has not.
+    /// Records that the count is `count` now. It made progress if `is_progress` holds for the last
+    /// count. Returns the time since the last progress.
     fn look(
         last: &mut Option<Self>,
         now: Moment,
@@ -77,30 +86,30 @@ impl Progress {
     }
 }
 
-/// For how long threads have waited in vain (OOM-1).
+/// Time for which threads have waited without progress (OOM-1).
 #[derive(Debug, Default)]
-pub struct Vain {
+pub struct NoProgress {
     since: Option<Moment>,
-    /// Rounds that stored nothing in that time.
+    /// Number of rounds that stored nothing in that time.
     rounds: u32,
-    /// The agents that are waited for, from the first look in that time on.
+    /// Agents for which the pager waits, watched since their first check in that time.
     watches: HashMap<MmId, Watch>,
-    /// Slices that were followed of much (OOM-8).
+    /// Slices followed of large messages (OOM-8).
     followed: Option<Progress>,
-    /// Children born before that time that are yet to join (OOM-3).
-    infants: Option<Progress>,
-    /// How much of that time does not count, for want of a CPU (OOM-4).
+    /// Number of children born before that time that have yet to join (OOM-3).
+    starting: Option<Progress>,
+    /// Part of that time that does not count for lack of a CPU (OOM-4).
     uncounted: Duration,
 }
 
-impl Vain {
-    /// A round has stored nothing, and threads wait.
+impl NoProgress {
+    /// Counts a round that stored nothing while threads wait.
     pub fn round(&mut self, now: Moment) {
         self.since.get_or_insert(now);
         self.rounds += 1;
     }
 
-    /// So many pages were stored.
+    /// Notes that `pages` pages were stored.
     pub fn progress(&mut self, now: Moment, pages: u64) {
         let made_up = PAGE_TIME * u32::try_from(pages).unwrap_or(u32::MAX);
         match self.since.as_mut() {
@@ -109,37 +118,38 @@ impl Vain {
         }
     }
 
-    /// Nobody waits any more, or there is memory again.
+    /// Ends the time without progress, because no thread waits, or memory is in balance.
     pub fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// How long the one that has waited longest does so in vain.
+    /// Returns how long the longest waiting thread has waited without progress.
     fn time(&self, pager: &Pager) -> Duration {
         let Some(since) = self.since else { return Duration::ZERO };
         let starved = pager.starved_since_ms.load(Relaxed);
-        let held = if pager.held.load(Relaxed) > 0 { pager.held_since_ms.load(Relaxed) } else { 0 };
-        let began = [starved, held].into_iter().filter(|&ms| ms > 0).min();
+        let frozen =
+            if pager.frozen.load(Relaxed) > 0 { pager.frozen_since_ms.load(Relaxed) } else { 0 };
+        let began = [starved, frozen].into_iter().filter(|&ms| ms > 0).min();
         let began = began.map_or(since, |ms| since.max(Moment::of_ms(ms)));
         pager.clock.moment().since(began)
     }
 
-    /// Whether it is so for longer than `time`.
+    /// Whether threads have waited without progress for longer than `time`.
     pub fn lasts(&self, pager: &Pager, time: Duration) -> bool {
         self.since.is_some() && self.time(pager) > time
     }
 
-    /// Whether it is so for longer than `patience`.
+    /// Whether threads have waited without progress for longer than `patience`.
     pub fn is_over(&self, pager: &Pager, patience: Patience) -> bool {
         self.since.is_some() && patience.is_over(self.time(pager))
     }
 
-    /// Whether it is time to ask whether the run is over.
+    /// Whether threads have waited so long that the run may be over.
     pub fn is_long(&self, pager: &Pager) -> bool {
         self.is_over(pager, Patience::Memory)
     }
 
-    /// Whether much is followed, and gets on (OOM-8).
+    /// Whether a large message is being followed and makes progress (OOM-8).
     fn is_followed(&mut self, now: Moment, mms: &[Arc<Mm>]) -> bool {
         let much =
             mms.iter().filter_map(|mm| mm.followed_beyond(LARGE)).reduce(|one, other| one + other);
@@ -151,14 +161,15 @@ impl Vain {
         !Patience::Memory.is_over(Progress::look(&mut self.followed, now, slices, moves))
     }
 
-    /// Whether children join, of whom `infants` are yet to (OOM-3).
-    fn is_joined(&mut self, now: Moment, infants: u64) -> bool {
-        let joins = |before| infants < before;
-        let since = Progress::look(&mut self.infants, now, infants, joins);
-        infants > 0 && !Patience::Memory.is_over(since)
+    /// Whether children keep joining; `starting` is the number that have yet to (OOM-3).
+    fn is_joined(&mut self, now: Moment, starting: u64) -> bool {
+        let joins = |before| starting < before;
+        let since = Progress::look(&mut self.starting, now, starting, joins);
+        starting > 0 && !Patience::Memory.is_over(since)
     }
 
-    /// How long an agent, or the thread that is to start it, was given no CPU in that time. None if it wants one now.
+    /// Returns how long an agent, or the thread that is to start it, got no CPU in that time.
+    /// Returns None if it wants one now.
     fn kept_from_running(&mut self, mm: &Mm) -> Option<Duration> {
         let Some(process) = mm.process() else { return Some(Duration::ZERO) };
         let runnable = || process.threads().into_iter().find(|&(_, state)| state == 'R');
@@ -173,61 +184,65 @@ impl Vain {
 }
 
 impl Reclaim {
-    /// Threads have waited in vain for long: judges whether that is the end of the run (OOM-2 to OOM-5).
+    /// Decides whether the run is over, after threads have waited long without progress (OOM-2 to
+    /// OOM-5).
     pub fn judge_end(&mut self) -> bool {
         let pager = self.pager.clone();
         let mms = pager.mms();
-        if self.vain.rounds < ROUNDS_MIN {
+        if self.no_progress.rounds < ROUNDS_MIN {
             return false;
         }
-        if self.vain.is_followed(pager.clock.moment(), &mms) {
+        if self.no_progress.is_followed(pager.clock.moment(), &mms) {
             return false;
         }
-        let waits = |mm: &Arc<Mm>| mm.is_hungry() && (!mm.is_stopped() || mm.is_traced());
-        if pager.held.load(Relaxed) == 0 && !mms.iter().any(waits) {
-            // Those that wait have been stopped, or a fault thread is late (OOM-4, OOM-5).
-            if mms.iter().any(|mm| mm.is_hungry()) {
-                self.vain.end();
+        let waits = |mm: &Arc<Mm>| mm.is_memory_stalled() && (!mm.is_stopped() || mm.is_traced());
+        if pager.frozen.load(Relaxed) == 0 && !mms.iter().any(waits) {
+            // The waiting threads have been stopped, or a fault thread is late (OOM-4, OOM-5).
+            if mms.iter().any(|mm| mm.is_memory_stalled()) {
+                self.no_progress.end();
             }
-            return self.vain.is_over(&pager, Patience::MemoryUnseen);
+            return self.no_progress.is_over(&pager, Patience::MemoryUnseen);
         }
-        // What takes memory to join, and gets no CPU for that, can give none back.
+        // A process that needs memory to join, and gets no CPU for that, cannot give any back.
         let mut kept = (!inject::is_kept_waiting()).then_some(Duration::ZERO);
         let mut owed = false;
-        let so_long = self.vain.time(&pager);
+        let so_long = self.no_progress.time(&pager);
         for mm in &mms {
             let silent = self.owes_an_answer(mm);
-            owed |= silent || mm.is_infant();
+            owed |= silent || mm.is_starting();
             if mm.age() >= so_long && (silent || mm.is_late()) {
-                kept = kept.zip(self.vain.kept_from_running(mm)).map(|(one, other)| one.max(other));
+                kept = kept
+                    .zip(self.no_progress.kept_from_running(mm))
+                    .map(|(one, other)| one.max(other));
             }
         }
-        let infants = mms.iter().filter(|mm| mm.age() >= so_long && mm.is_infant()).count() as u64;
-        let joining = self.vain.is_joined(pager.clock.moment(), infants);
+        let starting =
+            mms.iter().filter(|mm| mm.age() >= so_long && mm.is_starting()).count() as u64;
+        let joining = self.no_progress.is_joined(pager.clock.moment(), starting);
         let patience = if owed { Patience::MemoryOwed } else { Patience::Memory };
         let over = kept.is_some_and(|kept| patience.is_over_but(so_long, kept));
         if !over {
-            self.vain.uncounted = patience.beyond(so_long);
+            self.no_progress.uncounted = patience.beyond(so_long);
         }
         over && !joining
     }
 
-    /// The agents that do not answer are watched from here on (OOM-4).
+    /// Begins to watch the agents that do not answer (OOM-4).
     pub fn watch_silent(&mut self) {
         for mm in self.pager.mms() {
-            if !self.vain.watches.contains_key(&mm.id) && self.owes_an_answer(&mm) {
-                self.vain.kept_from_running(&mm);
+            if !self.no_progress.watches.contains_key(&mm.id) && self.owes_an_answer(&mm) {
+                self.no_progress.kept_from_running(&mm);
             }
         }
     }
 
-    /// Nothing can be reclaimed and threads wait: the run ends as by the OOM killer.
+    /// Ends the run as the OOM killer does, because nothing can be reclaimed while threads wait.
     pub fn give_up(&mut self) {
         let (limit, used) = {
             let resident = self.pager.resident();
             (resident.zone.limit(), resident.zone.used())
         };
-        let waited = self.vain.time(&self.pager);
+        let waited = self.no_progress.time(&self.pager);
         let mib = |pages: u64| pages as f64 / 256.0;
         let store_is_full = self.store_error.is_some();
         let why = match self.store_error.take() {
@@ -240,13 +255,13 @@ impl Reclaim {
                 mib(self.pager.store.ram_bytes() / PAGE_SIZE as u64)
             ),
         };
-        let uncounted = match self.vain.uncounted {
+        let uncounted = match self.no_progress.uncounted {
             Duration::ZERO => String::new(),
             time => {
                 format!(" ({:.1} s of that for processes that got no CPU)", time.as_secs_f64())
             }
         };
-        let demand = used + u64::from(self.pager.starving.load(Relaxed));
+        let demand = used + u64::from(self.pager.memory_stalled.load(Relaxed));
         self.pager.note_run(&Event::Full {
             memory_max_bytes: limit * PAGE_SIZE as u64,
             demand_bytes: demand * PAGE_SIZE as u64,
@@ -267,20 +282,20 @@ impl Reclaim {
             waited.as_secs_f64(),
         ));
         if self.pager.detach.try_way_out(&self.pager) {
-            return self.vain.end();
+            return self.no_progress.end();
         }
         for kind in self.pager.unmanaged.list() {
             self.pager.say(&format!("not managed: {}", kind.text()));
         }
         let processes = self.processes();
-        // Of one process whose pages the store does not take all is said.
+        // For a single process and a full store the message above is complete.
         if processes.len() > 1 || !store_is_full {
             processes.iter().for_each(|line| self.pager.say(line));
         }
         self.pager.kill_tree(Why::OutOfMemory);
     }
 
-    /// What the store said, with the path of the tier that said it.
+    /// Describes the store's error, with the path or address of the tier.
     fn explain_store(&self, error: &StoreError) -> String {
         let tiers = self.pager.store.stats().tiers;
         let of_path = |path: Option<PathBuf>| path.unwrap_or_default().display().to_string();
@@ -316,8 +331,8 @@ impl Reclaim {
         at.unwrap_or_else(|| error.to_string())
     }
 
-    /// Pages in use would have to go for others in use, and the user said (`gen.min_ttl_ms`) that the run
-    /// is better ended than slowed down by that.
+    /// Ends the run to prevent thrashing: reclaim would have to take pages in use. The user has
+    /// chosen (`gen.min_ttl_ms`) to end the run rather than slow it down.
     pub fn prevent_thrashing(&self) {
         let (limit, ttl) = (self.pager.memory_max_bytes(), self.pager.config.tunables());
         let ttl = ttl.map_or(0, |tunables| tunables.mglru.min_ttl_ms);
@@ -329,28 +344,31 @@ impl Reclaim {
         self.pager.kill_tree(Why::Thrashing);
     }
 
-    /// What an agent waits for that has not ended its batch, and what the threads beside it do.
+    /// Describes what an agent in the middle of a batch waits for, and what the threads beside it
+    /// do.
     fn doing(&self, mm: &Mm) -> String {
         let Some(process) = mm.process() else { return String::new() };
         let agent = process.agent().map_or("not found".to_owned(), proc::waits_for);
         let states: String = process.threads().iter().map(|&(_, state)| state).collect();
-        let [starving, waiting, held] =
-            [&self.pager.starving, &self.pager.waiting, &self.pager.held]
+        let [memory_stalled, waiting, frozen] =
+            [&self.pager.memory_stalled, &self.pager.waiting, &self.pager.frozen]
                 .map(|count| count.load(Relaxed));
         let moves = match self.stalled.iter().find(|stalled| stalled.mm.id == mm.id) {
-            Some(Stalled { work: Work::Cool(moving), .. }) => format!("{} moves", moving.len()),
+            Some(Stalled { work: Work::ToStandby(moving), .. }) => {
+                format!("{} moves", moving.len())
+            }
             Some(Stalled { work: Work::Unshare(frames), .. }) => format!("{} copies", frames.len()),
             Some(Stalled { work: Work::Drop(runs), .. }) => format!("{} drops", runs.len()),
             Some(Stalled { work: Work::Decided, .. }) => "moves that were decided".to_owned(),
             None => "nothing".to_owned(),
         };
         format!(
-            " of {moves} ({agent}; threads {states}; {starving} touches wait for memory, {} for else, {held} threads are held)",
-            waiting.saturating_sub(starving)
+            " of {moves} ({agent}; threads {states}; {memory_stalled} faults wait for memory, {} for else, {frozen} threads are frozen)",
+            waiting.saturating_sub(memory_stalled)
         )
     }
 
-    /// Who holds the memory, a line each, as the kernel's OOM killer lists it.
+    /// Lists the processes with most memory, a line each, as the kernel's OOM killer does.
     fn processes(&self) -> Vec<String> {
         let mib = |pages: u64| pages as f64 / 256.0;
         let mut lines: Vec<(u64, String)> = (self.pager.mms().iter())
@@ -360,7 +378,7 @@ impl Reclaim {
                 let resident = resident.unwrap_or(0);
                 let managed = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
                 let agent = match mm.link.get() {
-                    None if mm.is_infant() => "has not joined yet",
+                    None if mm.is_starting() => "has not joined yet",
                     None => "never joined",
                     Some(link) if !link.is_ready() => "does not run yet",
                     Some(_) if self.is_stalled(mm.id) => "is in the middle of a batch",
@@ -374,7 +392,7 @@ impl Reclaim {
                     mm.process().map_or_else(|| "?".to_owned(), Process::name),
                     mib(resident),
                     mib(managed),
-                    mib(mm.relatives_share(resident)),
+                    mib(mm.fork_group_share(resident)),
                 );
                 (resident, text)
             })
@@ -400,7 +418,8 @@ mod tests {
         Arc::new(Mm::new(Box::new(Quiet::default()), state, pager.clock.clone()))
     }
 
-    /// A child of the pager's program that has asked for an agent, which does not come though it wants a CPU.
+    /// Adds a child of the pager's program that has asked for an agent. The agent does not come
+    /// though it wants a CPU.
     fn late(pager: &Pager, id: u32, process: &Child) {
         let mm = quiet(pager, id);
         mm.set_process(Box::new(Known::open(process.id()).expect("a process")));
@@ -408,7 +427,8 @@ mod tests {
         pager.add_mm(&mm).expect("no descriptor to add");
     }
 
-    /// Where children are born all the time one of them always wants a CPU: the end was put off for that.
+    /// Shows that children born after the wait began do not put off the end. Otherwise the end
+    /// never comes if children are born all the time.
     #[test]
     fn late_children_put_off_the_end_unless_they_were_born_since_it_drew_near() {
         let clock = Clock::simulated();
@@ -417,25 +437,29 @@ mod tests {
         let mut children = [spins(), spins()];
         clock.advance(Duration::from_secs(1));
         let mut reclaim = Reclaim::new(&pager);
-        pager.held.store(1, Relaxed);
+        pager.frozen.store(1, Relaxed);
         for round in 0..2 * ROUNDS_MIN {
-            reclaim.vain.round(clock.moment());
+            reclaim.no_progress.round(clock.moment());
             clock.advance(Duration::from_millis(100));
             if round == 0 {
                 late(&pager, 2, &children[0]);
             }
         }
         assert!(reclaim.judge_end(), "born when somebody waited already");
-        reclaim.vain.end();
+        reclaim.no_progress.end();
         late(&pager, 3, &children[1]);
         for _ in 0..2 * ROUNDS_MIN {
-            reclaim.vain.round(clock.moment());
+            reclaim.no_progress.round(clock.moment());
             clock.advance(Duration::from_millis(100));
         }
         let wants = |child: &Child| proc::state(child.id()) == Some('R');
         assert!(children.iter().all(wants));
         assert!(!reclaim.judge_end(), "born before anybody waited");
-        assert!(reclaim.vain.uncounted > Duration::from_millis(500), "{:?}", reclaim.vain);
+        assert!(
+            reclaim.no_progress.uncounted > Duration::from_millis(500),
+            "{:?}",
+            reclaim.no_progress
+        );
         ebb_testing::eventually("its CPU time, which proves that it does not come", || {
             clock.advance(Duration::from_secs(1));
             reclaim.judge_end()
@@ -446,7 +470,8 @@ mod tests {
         }
     }
 
-    /// While the fork of a large address space was followed, of which nothing could leave, the run ended after two seconds.
+    /// Shows that following the fork of a large address space puts off the end as long as slices
+    /// are followed. No page can leave that address space meanwhile.
     #[test]
     fn a_large_fork_that_is_followed_puts_off_the_end_as_long_as_it_gets_on() {
         let clock = Clock::simulated();
@@ -454,19 +479,19 @@ mod tests {
         let mut reclaim = Reclaim::new(&pager);
         let parent = quiet(&pager, 2);
         pager.add_mm(&parent).expect("no descriptor to add");
-        pager.held.store(1, Relaxed);
+        pager.frozen.store(1, Relaxed);
         clock.advance(Duration::from_secs(1));
         parent.note_still(true);
         for _ in 0..4 * ROUNDS_MIN {
-            reclaim.vain.round(clock.moment());
+            reclaim.no_progress.round(clock.moment());
             clock.advance(Duration::from_millis(100));
             parent.note_followed();
-            assert!(!reclaim.judge_end() || !reclaim.vain.is_long(&pager));
+            assert!(!reclaim.judge_end() || !reclaim.no_progress.is_long(&pager));
         }
-        assert!(reclaim.vain.is_long(&pager));
+        assert!(reclaim.no_progress.is_long(&pager));
         clock.advance(Duration::from_millis(2100));
         assert!(reclaim.judge_end(), "it is stuck");
-        // Small ones, one after the other.
+        // Small messages, one after the other.
         parent.note_still(false);
         clock.advance(Duration::from_millis(100));
         parent.note_still(true);
@@ -474,13 +499,14 @@ mod tests {
         assert!(reclaim.judge_end());
     }
 
-    /// A hundred and fifty forked children near the limit took longer to join than half a second, and the run was ended.
+    /// Shows that children joining one after another put off the end. A hundred and fifty forked
+    /// children near the limit take longer than half a second.
     #[test]
     fn children_that_join_one_after_another_put_off_the_end() {
         let clock = Clock::simulated();
         let pager = Arc::new(pager_by(clock.clone()));
         let mut reclaim = Reclaim::new(&pager);
-        pager.held.store(1, Relaxed);
+        pager.frozen.store(1, Relaxed);
         let children = [2, 3, 4].map(|id| quiet(&pager, id));
         for child in &children {
             child.note_asked();
@@ -489,7 +515,7 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         let mut wait = |ms: u64| {
             for _ in 0..ms / 100 {
-                reclaim.vain.round(clock.moment());
+                reclaim.no_progress.round(clock.moment());
                 clock.advance(Duration::from_millis(100));
             }
             reclaim.judge_end()
@@ -502,59 +528,61 @@ mod tests {
         assert!(wait(2100), "the last of them does not");
     }
 
-    /// The brake's hold of now was told to have lasted since nothing was stored, and ended runs in which nobody had
-    /// waited for two seconds.
+    /// Shows that a freeze counts from its own start, and not from the time since which nothing was
+    /// stored. Otherwise a run could end without a thread that has waited for two seconds.
     #[test]
     fn who_is_held_now_has_not_waited_since_others_did() {
         let clock = Clock::simulated();
         let pager = pager_by(clock.clone());
-        let mut vain = Vain::default();
-        vain.round(clock.moment());
+        let mut no_progress = NoProgress::default();
+        no_progress.round(clock.moment());
         pager.starved_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(5));
-        assert!(vain.is_long(&pager), "a touch that waits since then");
+        assert!(no_progress.is_long(&pager), "a touch that waits since then");
         pager.starved_since_ms.store(0, Relaxed);
-        pager.held.store(1, Relaxed);
-        pager.held_since_ms.store(clock.moment().ms(), Relaxed);
+        pager.frozen.store(1, Relaxed);
+        pager.frozen_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(1));
-        assert!(vain.lasts(&pager, Duration::from_millis(900)) && !vain.is_long(&pager));
+        assert!(
+            no_progress.lasts(&pager, Duration::from_millis(900)) && !no_progress.is_long(&pager)
+        );
         pager.starved_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_millis(1100));
-        assert!(vain.is_long(&pager), "the one that has waited longest");
+        assert!(no_progress.is_long(&pager), "the one that has waited longest");
     }
 
-    /// A run ended as out of memory after two seconds in which the host had run nobody.
+    /// Shows that time in which the host ran no thread does not end a run as out of memory.
     #[test]
     fn a_host_that_stops_ends_no_run() {
         let clock = Clock::simulated();
         let pager = Arc::new(pager_by(clock.clone()));
         let mut reclaim = Reclaim::new(&pager);
-        pager.held.store(1, Relaxed);
+        pager.frozen.store(1, Relaxed);
         for _ in 0..2 * ROUNDS_MIN {
-            reclaim.vain.round(clock.moment());
+            reclaim.no_progress.round(clock.moment());
             clock.stall(Duration::from_secs(10));
         }
-        assert!(!reclaim.vain.is_long(&pager) && !reclaim.judge_end());
+        assert!(!reclaim.no_progress.is_long(&pager) && !reclaim.judge_end());
         clock.advance(Duration::from_secs(2));
-        assert!(reclaim.vain.is_long(&pager) && reclaim.judge_end());
+        assert!(reclaim.no_progress.is_long(&pager) && reclaim.judge_end());
     }
 
     #[test]
     fn a_page_now_and_then_is_no_progress_and_a_batch_is() {
         let at = |ms: u64| Moment::of_ms(1000 + ms);
         let began = at(0);
-        let mut vain = Vain::default();
-        vain.progress(began, 1);
-        assert_eq!(vain.since, None, "nobody waits");
-        vain.round(began);
+        let mut no_progress = NoProgress::default();
+        no_progress.progress(began, 1);
+        assert_eq!(no_progress.since, None, "nobody waits");
+        no_progress.round(began);
         for ms in (500..=2000).step_by(500) {
-            vain.round(at(ms));
-            vain.progress(at(ms), 1);
+            no_progress.round(at(ms));
+            no_progress.progress(at(ms), 1);
         }
-        assert_eq!(vain.since, Some(at(80)), "four pages made up for this");
-        vain.progress(at(2000), 64);
-        assert_eq!(vain.since, Some(at(80 + 64 * 20)));
-        vain.progress(at(2000), 64);
-        assert_eq!((vain.since, vain.rounds), (None, 0), "more than it has lasted");
+        assert_eq!(no_progress.since, Some(at(80)), "four pages made up for this");
+        no_progress.progress(at(2000), 64);
+        assert_eq!(no_progress.since, Some(at(80 + 64 * 20)));
+        no_progress.progress(at(2000), 64);
+        assert_eq!((no_progress.since, no_progress.rounds), (None, 0), "more than it has lasted");
     }
 }

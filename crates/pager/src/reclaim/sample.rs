@@ -1,7 +1,7 @@
-//! Rounds of sampling: the pages of the sample that the program can see are taken out of its sight.
+//! Performs the rounds of sampling: hides the visible pages of the sample from the program.
 //!
-//! Part of the kswapd thread; what a sample is stands in `sampling.rs`. They are cooled as any page is, and come back
-//! as any page does.
+//! Part of the kswapd thread; `sampling.rs` describes the sample. The pages move to standby and
+//! come back as any page does.
 
 use super::Reclaim;
 use crate::limits::BATCH_PATIENCE;
@@ -13,18 +13,18 @@ use ebb_mm::resident::Entry;
 use ebb_mm::types::{MmId, Pfn, Vpn};
 use std::time::Duration;
 
-/// Entries of a page table looked at in one hold.
+/// Number of page table entries scanned in one hold.
 const SLICE: u64 = 16 << 10;
 
 impl Reclaim {
-    /// How long kswapd sleeps at most when it has nothing to do.
+    /// Returns the maximum sleep of an idle kswapd.
     pub fn nap(&self) -> Duration {
         let nap = Duration::from_millis(NAP_MS);
         let sampling = self.pager.sampling.as_ref();
         sampling.map_or(nap, |sampling| nap.min(sampling.pause(self.pager.clock.now())))
     }
 
-    /// A round, if it is time for one.
+    /// Performs a round if one is due.
     pub fn sample_if_due(&mut self) {
         let pager = self.pager.clone();
         let Some(sampling) = &pager.sampling else { return };
@@ -33,7 +33,7 @@ impl Reclaim {
             return;
         }
         let mut pages = 0;
-        // Whose pages they are, one address space after the other.
+        // Frames of all address spaces, one after the other.
         let mut taken = Vec::new();
         for mm in pager.mms() {
             pages += self.take_sample(&mm, sampling, &mut taken);
@@ -46,12 +46,13 @@ impl Reclaim {
         };
         sampling.hide(&pages, pager.clock.now());
         for batch in taken.chunks(BATCH_MAX) {
-            self.cool_isolated(batch);
+            self.deactivate_isolated(batch);
         }
         sampling.end_round(began, pager.clock.now());
     }
 
-    /// Takes the pages of the sample that an address space has, and its program can see. How many pages it has in all.
+    /// Isolates the visible pages of the sample in an address space. Returns the number of all its
+    /// pages.
     fn take_sample(&self, mm: &Mm, sampling: &Sampling, taken: &mut Vec<Pfn>) -> u64 {
         let mut pages = 0;
         let mut next = Some(Vpn(0));

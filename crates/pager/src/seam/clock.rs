@@ -1,35 +1,35 @@
-//! The time, as the machine or a simulation has it.
+//! Provides the time, real or simulated.
 
 use crate::patience::{Granted, Moment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A clock. Copies of one show the same time.
+/// A clock. Clones show one time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     began: Instant,
-    /// Simulated time since `began`, in nanoseconds; absent: the machine's.
+    /// Simulated time since `began`, in nanoseconds; absent for the machine's clock.
     simulated: Option<Arc<AtomicU64>>,
-    /// What of it the host has granted.
+    /// Granted part of the time.
     granted: Arc<Granted>,
 }
 
 impl Clock {
-    /// The machine's.
+    /// Creates the machine's clock.
     #[must_use]
     pub fn real() -> Self {
         Self { began: Instant::now(), simulated: None, granted: Arc::default() }
     }
 
-    /// One that stands still until it is told to go on.
+    /// Creates a clock that stands still until [`Self::advance`].
     #[cfg(any(test, feature = "sim"))]
     #[must_use]
     pub fn simulated() -> Self {
         Self { began: Instant::now(), simulated: Some(Arc::default()), granted: Arc::default() }
     }
 
-    /// The time.
+    /// Returns the time.
     #[must_use]
     pub fn now(&self) -> Instant {
         match &self.simulated {
@@ -38,41 +38,42 @@ impl Clock {
         }
     }
 
-    /// The time since `then`.
+    /// Returns the time since `then`.
     #[must_use]
     pub fn since(&self, then: Instant) -> Duration {
         self.now().saturating_duration_since(then)
     }
 
-    /// Now, in the time that the host grants ([`crate::patience`]).
+    /// Returns the current moment in the time that the host grants ([`crate::patience`]).
     #[must_use]
     pub fn moment(&self) -> Moment {
         self.granted.moment()
     }
 
-    /// That time.
+    /// Returns the granted time.
     #[must_use]
     pub fn granted(&self) -> &Granted {
         &self.granted
     }
 
-    /// How long a thread may really wait for another: not at all where all of them are one.
+    /// Returns how long a thread may really wait for another: not at all in a simulation, where one
+    /// thread plays all of them.
     #[must_use]
     pub fn patience(&self, limit: Duration) -> Duration {
         if self.simulated.is_some() { Duration::ZERO } else { limit }
     }
 
-    /// Whether it is not the machine's.
+    /// Whether this is a simulated clock.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.simulated.is_some()
     }
 
-    /// Has a simulated clock go on.
+    /// Advances a simulated clock.
     ///
     /// # Panics
     ///
-    /// If it is the machine's.
+    /// Panics if this is the machine's clock.
     #[cfg(any(test, feature = "sim"))]
     pub fn advance(&self, by: Duration) {
         let ns = self.simulated.as_ref().expect("a simulated clock");
@@ -80,11 +81,11 @@ impl Clock {
         self.granted.add(by);
     }
 
-    /// Has a simulated host stop for so long.
+    /// Lets a simulated host stop for a time.
     ///
     /// # Panics
     ///
-    /// If it is the machine's.
+    /// Panics if this is the machine's clock.
     #[cfg(any(test, feature = "sim"))]
     pub fn stall(&self, by: Duration) {
         let ns = self.simulated.as_ref().expect("a simulated clock");

@@ -1,4 +1,4 @@
-//! A connection over which somebody greets, until it is a line to an agent.
+//! A connection for a hello, until it becomes the line to an agent.
 
 use crate::seam::{AddressSpace, Line, Wire};
 use ebb_agent::protocol::{MAGIC, Shared};
@@ -13,24 +13,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The connection. Nobody at the other end is waited for.
+/// A connection. No call waits for the other end.
 pub trait Connection: Debug + Send {
-    /// What was said: how many bytes, 0 if the other end is gone, None if nothing was, or it was taken back. If a
-    /// userfaultfd came along, it is in `brought`.
+    /// Reads a message. Returns its bytes, 0 if the other end is gone, None if there is no message
+    /// or the sender took it back. Stores a received userfaultfd in `brought`.
     fn hear(
         &self,
         bytes: &mut [u8],
         brought: &mut Option<Box<dyn AddressSpace>>,
     ) -> io::Result<Option<usize>>;
-    /// The process at the other end.
+    /// Returns the process at the other end.
     fn peer(&self) -> io::Result<u32>;
-    /// Whether that acted as this user, or as root, when it connected: who may see and change a run.
+    /// Whether the peer was this user or root when it connected. Only these may see and change a
+    /// run.
     fn is_of_owner(&self) -> bool;
-    /// Says something, if there is room for it.
+    /// Sends a message, if there is room for it.
     fn say(&self, bytes: &[u8]) -> io::Result<()>;
-    /// The line to an agent that it is from now on. The agent knows when it is welcomed ([`Line::welcome`]).
+    /// Turns the connection into the line to an agent. The agent learns that from
+    /// [`Line::welcome`].
     fn into_line(self: Box<Self>) -> io::Result<Arc<dyn Line>>;
-    /// What to wait on for something to hear; a simulated one has none.
+    /// Returns the descriptor to poll for messages; a simulated connection has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
@@ -59,7 +61,7 @@ impl Connection for Socket {
     }
 
     fn into_line(self: Box<Self>) -> io::Result<Arc<dyn Line>> {
-        // Made here, and not in the program, whose limit on the size of files would count.
+        // Created here because the program's limit on file sizes would apply there.
         let (shared, memory) = SharedMap::<Shared>::create("ebb-agent")?;
         shared.magic.store(MAGIC, Relaxed);
         Ok(Arc::new(Wire::new(*self, shared, memory)))
@@ -70,7 +72,7 @@ impl Connection for Socket {
     }
 }
 
-/// What a greeting may bring.
+/// Returns the userfaultfd among the descriptors of a hello, and closes the others.
 fn only_userfaultfd(fds: Vec<OwnedFd>) -> Option<OwnedFd> {
     let (mut uffds, others): (Vec<_>, Vec<_>) = fds.into_iter().partition(is_userfaultfd);
     others.into_iter().for_each(close_aside);

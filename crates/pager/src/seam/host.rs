@@ -1,4 +1,4 @@
-//! What concerns no single process: waiting, telling the user, ending the run.
+//! Functions of no single process: waiting, messages for the user, ending the run.
 
 use crate::inject::{self, Attempt};
 use crate::lineage;
@@ -13,40 +13,43 @@ use std::time::Duration;
 
 /// The machine around the pager.
 pub trait Host: Debug + Send + Sync {
-    /// A number that nobody can guess, and no two askings have in common.
-    fn token(&self) -> u128;
-    /// Does nothing for so long.
+    /// Returns a number that no process can guess, different in each call.
+    fn identity(&self) -> u128;
+    /// Sleeps.
     fn sleep(&self, time: Duration);
-    /// Waits for a signal, so long at most; whether it came.
+    /// Waits for a signal, at most `limit`. Returns whether it came.
     fn wait(&self, signal: &Signal, limit: Duration) -> bool;
-    /// A line for the user.
+    /// Writes a line for the user.
     fn say(&self, text: &str);
-    /// The process of this number, if there is one and it may be looked into.
+    /// Opens the process of this number, if it exists and may be inspected.
     fn open(&self, pid: u32) -> std::io::Result<Box<dyn Process>>;
-    /// The process that a thread belongs to.
+    /// Returns the process that a thread belongs to.
     fn process_of(&self, thread: u32) -> Option<u32>;
-    /// The same, if it is a child of one of these.
+    /// Returns the process that a thread belongs to, if it is a child of one of `parents`.
     fn child_of(&self, thread: u32, parents: &[u32]) -> Option<u32>;
-    /// Every process of the tree that can be found.
+    /// Returns every process of the tree that can be found.
     fn tree(&self, pager: &Pager) -> Vec<u32>;
-    /// Resident pages of shared memory that a process maps, each as often as it maps it.
+    /// Returns the number of resident pages of shared memory that a process maps, counted once per
+    /// mapping.
     fn shared_memory_pages(&self, pid: u32) -> u64;
-    /// Whether one thread may use up all the CPU time that the pager is given ([`ebb_sys::cgroup`]).
+    /// Whether one thread may use up all CPU time of the pager's control group
+    /// ([`ebb_sys::cgroup`]).
     fn may_be_used_up(&self) -> bool;
-    /// Begins to put the agent into a process without a loader, if it is one that may have it so ([`crate::inject`]).
+    /// Begins to inject the agent into a process without a loader, if the process allows it
+    /// ([`crate::inject`]).
     fn inject(&self, pager: &Pager, pid: u32) -> Attempt;
-    /// Kills them all.
+    /// Kills every process of the tree.
     fn kill_tree(&self, pager: &Pager);
 }
 
-/// The machine itself.
+/// The real machine.
 #[derive(Debug)]
 pub struct Machine;
 
 impl Host for Machine {
-    fn token(&self) -> u128 {
+    fn identity(&self) -> u128 {
         let mut bytes = [0; 16];
-        // Less than asked for is given by no kernel that has started.
+        // A kernel that has started never returns fewer bytes.
         let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
         u128::from_ne_bytes(bytes)
     }
@@ -94,8 +97,8 @@ impl Host for Machine {
 
     fn kill_tree(&self, pager: &Pager) {
         if std::fs::File::open("/proc/self/stat").is_err() {
-            // Nobody can be found without a descriptor. The front has its own, and kills the tree when
-            // this process ends.
+            // Without a descriptor no process can be found. The supervisor has its own, and kills
+            // the tree when this process ends.
             messages::exit(125);
         }
         for _ in 0..3 {
@@ -104,10 +107,10 @@ impl Host for Machine {
             let tree = self.tree(pager);
             for &pid in &tree {
                 let Ok(process) = Pidfd::open(pid) else { continue };
-                // Its number could be another's by now.
+                // The number may belong to another process by now.
                 let parent = proc::parent(pid).unwrap_or(0);
-                if parent == pager.front || tree.contains(&parent) {
-                    // It may have ended in between.
+                if parent == pager.supervisor || tree.contains(&parent) {
+                    // The process may have ended in between.
                     let _ = process.send(9);
                 }
             }

@@ -1,4 +1,4 @@
-//! The line to an agent: memory that both see, a message to wake it, a word to wait on.
+//! The line to an agent: shared memory, a message to wake it, a word to wait on.
 
 use ebb_agent::protocol::Shared;
 use ebb_sys::futex;
@@ -11,33 +11,35 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The line. The protocol spoken over it is [`crate::link`]'s.
+/// A line to an agent. [`crate::link`] implements the protocol over it.
 pub trait Line: Debug + Send + Sync {
-    /// The memory in common.
+    /// Returns the shared memory.
     fn shared(&self) -> &Shared;
-    /// Sends the first message, with the memory in common and what else the agent needs.
+    /// Sends the first message, with the shared memory and the other descriptors that the agent
+    /// needs.
     fn welcome(&self, answer: &[u8], others: &[BorrowedFd<'_>]) -> io::Result<()>;
     /// Sends a message if there is room for it; None if earlier ones still wait.
     fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>>;
-    /// Waits until somebody wakes `word`, while it is `seen`, for `limit` at most.
+    /// Waits for a wakeup of `word` while its value is `seen`, at most `limit`.
     fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration);
-    /// Wakes who waits on `word`.
+    /// Wakes the threads that wait on `word`.
     fn wake(&self, word: &AtomicU32);
-    /// Hangs up when the process ends or becomes another program; a simulated one has none.
+    /// Returns a descriptor that hangs up when the process ends or executes another program; a
+    /// simulated line has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// A connection, and memory shared with the process.
+/// A socket connection, and memory shared with the process.
 #[derive(Debug)]
 pub struct Wire {
     socket: Socket,
     shared: SharedMap<Shared>,
-    /// The same, until it was sent.
+    /// Descriptor of the shared memory, until it is sent.
     memory: Mutex<Option<OwnedFd>>,
 }
 
 impl Wire {
-    /// Over a connection and the memory that is sent over it.
+    /// Creates a line over a connection, through which `memory` will be sent.
     #[must_use]
     pub fn new(socket: Socket, shared: SharedMap<Shared>, memory: OwnedFd) -> Self {
         Self { socket, shared, memory: Mutex::new(Some(memory)) }
@@ -52,7 +54,7 @@ impl Line for Wire {
     fn welcome(&self, answer: &[u8], others: &[BorrowedFd<'_>]) -> io::Result<()> {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
         let fds: Vec<_> = memory.iter().map(AsFd::as_fd).chain(others.iter().copied()).collect();
-        // There is room for the first, or somebody else sends there.
+        // There is room for the first message, unless another process sends there.
         self.socket.send_now(answer, &fds)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 

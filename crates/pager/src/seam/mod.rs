@@ -1,13 +1,13 @@
-//! What the pager needs of the world around it, each behind a trait or a type of its own, so that a
-//! simulation can stand in for all of it (`sim`). The code on this side of the seams is the same in both.
+//! Interfaces of the pager to its environment, each a trait or a type, so that a simulation can
+//! replace all of it (`sim`). The code on the pager's side is equal in both.
 //!
-//! * [`space`]: an address space as its userfaultfd shows it: messages, pages put in place.
-//! * [`connection`]: a connection over which an agent greets, and before that nobody knows who.
-//! * [`line`]: the line to an agent: memory in common, a byte to wake it, a word to wait on.
-//! * [`process`]: a process as it is seen from outside: its pages, its areas, its threads.
+//! * [`space`]: an address space by its userfaultfd: messages, placing of pages.
+//! * [`connection`]: a connection of a client that has not said hello yet.
+//! * [`line`]: the line to an agent: shared memory, a byte to wake it, a word to wait on.
+//! * [`process`]: a process seen from outside: its pages, its areas, its threads.
 //! * [`storage`]: the store.
 //! * [`clock`]: the time.
-//! * [`host`]: what concerns no single process: waiting, telling the user, ending the run.
+//! * [`host`]: functions of no single process: waiting, messages for the user, ending the run.
 
 pub mod clock;
 pub mod connection;

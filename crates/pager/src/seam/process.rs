@@ -1,14 +1,17 @@
-//! A process, as it is seen from outside.
+//! A process, seen from outside.
 //!
-//! Ebb may hold a right that its user does not (CAP_SYS_PTRACE), and whoever asks to be paged may lie. So:
-//! * PROCESS-1: a process is known by descriptors of it ([`Handle`]), never by a number, least of all one that the
-//!   program wrote somewhere: that says at most which of the run's children to look at first.
-//! * PROCESS-2: its memory and page map are opened once and only shown to be the right ones by a token that is put into the
-//!   address space and must be seen in them (`door::confirm_process`). They keep that address space, whatever the
-//!   process becomes.
-//! * PROCESS-3: the right is used only for a process that acts as the user and the group of Ebb and can do no more than
-//!   those. A process in another user namespace has capabilities there that its user lacks here: it is looked into
-//!   without the right, by what the kernel lets that user do, who may look into the namespaces that are theirs.
+//! Ebb may hold a right that its user lacks (CAP_SYS_PTRACE), and a process that asks to be paged
+//! may lie. So:
+//! * PROCESS-1: the pager knows a process by its descriptors ([`Handle`]), never by a number. This
+//!   holds above all for numbers that the program supplies. They only say which of the run's
+//!   children to examine first.
+//! * PROCESS-2: the memory and page map of a process are opened once. An identity page proves that
+//!   they are the right ones: the pager places it in the address space and must see it in them
+//!   (`listener::confirm_process`). They keep that address space through an exec of the process.
+//! * PROCESS-3: the right is used only for a process with the user and group of Ebb and no further
+//!   rights. A process in another user namespace has capabilities there that its user lacks here.
+//!   Ebb inspects it without the right, by what the kernel allows that user, who may inspect the
+//!   user's own namespaces.
 
 use crate::seam::Connection;
 use ebb_sys::descriptor::close_aside;
@@ -28,71 +31,80 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What can be seen. Whatever cannot be just now (the process ends, or rights are missing) is an error,
-/// and never another process's.
+/// Facts about a process. A fact that is unavailable just now (the process ends, or rights are
+/// missing) is an error. It never comes from another process.
 pub trait Process: Debug + Send + Sync {
-    /// Its number.
+    /// Returns the process number.
     fn pid(&self) -> u32;
-    /// It has a thread that lives as long as its address space, which its first need not; the number as it
-    /// sees itself.
+    /// Notes a thread that lives as long as the address space; the first thread need not. The
+    /// number is the process's own.
     fn note_thread(&self, thread: u32);
-    /// That thread is about to end, before the address space does.
+    /// Notes that this thread is about to end before the address space.
     fn forget_thread(&self);
-    /// That thread, as numbered here.
+    /// Returns the number of this thread in the pager's namespace.
     fn agent(&self) -> Option<u32>;
-    /// The connection that its thread `thread` (as it sees itself) has as descriptor `fd` of its own table.
+    /// Returns the connection that its thread `thread` (by the process's own number) has as
+    /// descriptor `fd`.
     fn take_connection(&self, thread: u32, fd: u32) -> io::Result<Box<dyn Connection>>;
-    /// Reads pages that are there, and waits for none: how many, from the front.
+    /// Reads resident pages without waiting for faults. Returns how many it has read from the
+    /// start.
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize>;
     /// Whether a page (by number) is in memory and mapped.
     fn is_present(&self, page: u64) -> io::Result<bool>;
-    /// Which of `count` pages from `page` on have nothing at their place: no page and no marker.
-    fn vacant(&self, page: u64, count: usize) -> io::Result<Vec<bool>>;
-    /// How many pages in a row from `page` on are in memory and mapped by this process alone, `most` at most.
+    /// Returns for each of `count` pages from `page` on whether its entry is empty: no page and no
+    /// marker.
+    fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>>;
+    /// Returns how many consecutive pages from `page` on are in memory and mapped by this process
+    /// alone, `most` at most.
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize>;
-    /// How many of `count` pages from `page` on are in memory and mapped by others, too.
+    /// Returns how many of `count` pages from `page` on are in memory and mapped by other
+    /// processes, too.
     fn shared(&self, page: u64, count: u64) -> io::Result<u64>;
-    /// Calls `found(start, end)` for each run of pages that are there, without the kernel's zero page.
+    /// Calls `found(start, end)` for each run of present pages, without the kernel's zero page.
     fn scan_present(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64))
     -> io::Result<()>;
-    /// The same for the kernel's zero page.
+    /// Calls `found(start, end)` for each run of pages that are the kernel's zero page.
     fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()>;
-    /// Where a stretch from `start` on ends that has `most` pages in memory: at `end` if there are not so many.
+    /// Returns the end of a range from `start` on with `most` pages in memory; `end` if there are
+    /// fewer.
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64>;
-    /// Resident pages of anonymous memory; 0 once the address space is gone.
+    /// Returns the number of resident anonymous pages; 0 once the address space is gone.
     fn anonymous_pages(&self) -> io::Result<u64> {
         self.sizes().map(|(anonymous, _)| anonymous)
     }
-    /// The same, and resident pages of files and of shared memory.
+    /// Returns the number of resident anonymous pages, and that of resident pages of files and of
+    /// shared memory.
     fn sizes(&self) -> io::Result<(u64, u64)>;
-    /// The same, each counted by its share among those who map it.
+    /// Returns the number of resident anonymous pages, each counted by its share among the
+    /// processes that map it.
     fn proportional_anonymous_pages(&self) -> io::Result<u64>;
-    /// Its areas.
+    /// Returns its areas.
     fn areas(&self) -> io::Result<Vec<Area>>;
-    /// Those that lie at least in part in one of these ranges.
+    /// Returns the areas that overlap one of these ranges.
     fn areas_in(&self, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>>;
-    /// What it passes on when it forks. Takes long.
+    /// Returns the areas that a fork passes on. Takes long.
     fn passing(&self) -> io::Result<Passing>;
-    /// Whether it was stopped by a signal or a debugger. Whom the brake holds was not.
+    /// Whether a signal or a debugger has stopped it; the freezer does not count.
     fn is_stopped(&self) -> bool;
-    /// Kills it.
+    /// Kills the process.
     fn kill(&self);
-    /// What has it killed when the line breaks, as long as somebody has that open. A simulated one has nothing.
+    /// Returns a descriptor that ties the process to the lifeline while it is open: the process is
+    /// killed when the lifeline breaks. A simulated process has none.
     fn tie(&self, lifeline: &Lifeline) -> io::Result<Option<OwnedFd>>;
-    /// Has threads of it stop as soon as they run in user mode. Those of them with which that can be.
+    /// Freezes threads as soon as they run in user mode. Returns the threads for which that worked.
     fn hold(&self, threads: &[u32]) -> Vec<u32>;
-    /// Its threads with their states.
+    /// Returns its threads with their states.
     fn threads(&self) -> Vec<(u32, char)>;
     /// Whether it has this thread.
     fn has_thread(&self, thread: u32) -> bool;
-    /// Those of its threads that wait for a page that they have touched, and not in a system call.
+    /// Returns those of its threads that wait for a page fault outside a system call.
     fn touching(&self, threads: &[u32]) -> Vec<u32>;
-    /// Brings up to date which threads it has of those that have told the kernel where their list of robust mutexes begins,
-    /// and where that is. An error if that may not be seen.
+    /// Updates the known threads that have a list of robust mutexes, with the addresses of these
+    /// lists. Returns an error if they may not be read.
     fn robust_lists(&self, known: &mut BTreeMap<u32, u64>) -> io::Result<()>;
-    /// Its exit code, if its first thread has ended and of the others at most one is left.
+    /// Returns its exit code if its first thread has ended and at most one other is left.
     fn deserted(&self) -> Option<u8>;
-    /// What it is called.
+    /// Returns its name.
     fn name(&self) -> String;
 }
 
@@ -103,17 +115,17 @@ pub struct Known {
     memory: Memory,
     page_map: Pagemap,
     sizes: Statm,
-    /// The agent's thread, as numbered here, and the sizes seen through it: those of the first are nothing once
-    /// it has ended.
+    /// The agent's thread in the pager's namespace, and the sizes read through it. The sizes of the
+    /// first thread are zero once that has ended.
     thread: OnceLock<(u32, Statm)>,
-    /// That thread was looked for and is not there.
+    /// Whether a search for this thread has failed.
     strayed: AtomicBool,
-    /// It has ended before the others.
+    /// Whether this thread has ended before the others.
     left: AtomicBool,
 }
 
 impl Known {
-    /// Process `pid`, if it may be looked into (PROCESS-3).
+    /// Opens process `pid`, if it may be inspected (PROCESS-3).
     pub fn open(pid: u32) -> io::Result<Self> {
         let handle = Handle::open(pid)?;
         let opened =
@@ -136,17 +148,17 @@ impl Known {
     }
 }
 
-/// By which right a process is looked into (PROCESS-3).
+/// The right by which a process is inspected (PROCESS-3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// Ebb's.
+    /// Ebb's right to trace.
     Tracing,
-    /// Its user's, and no more.
+    /// The rights of its user, and no more.
     AsUser,
 }
 
 impl Way {
-    /// Whether, and how.
+    /// Returns the right by which the process may be inspected; an error if it may not.
     fn into(handle: &Handle) -> io::Result<Self> {
         if handle.credentials()?.are_of(rights::user(), rights::group(), rights::of_user()) {
             Ok(Self::Tracing)
@@ -157,23 +169,23 @@ impl Way {
         }
     }
 
-    /// Does something by this right.
+    /// Performs an action with this right.
     fn with<T>(self, action: impl FnOnce() -> T) -> T {
         let _tracing = (self == Self::Tracing).then(rights::tracing);
         action()
     }
 }
 
-/// Looks into a process with the right to do so. What was seen counts only if it may still be looked into: it
-/// could have become another program in between, with rights that its user has not.
+/// Inspects a process with the required right. The result counts only if the process may still be
+/// inspected. It could have executed another program in between, with rights that its user lacks.
 fn look<T>(handle: &Handle, look: impl FnOnce(&Handle) -> io::Result<T>) -> io::Result<T> {
     let seen = Way::into(handle)?.with(|| look(handle));
     Way::into(handle)?;
     seen
 }
 
-/// Pages of anonymous memory that process `pid` has to itself, or of which it has a share, if that may be looked
-/// into.
+/// Returns the number of anonymous pages that process `pid` has to itself, or by its share, if it
+/// may be inspected.
 pub fn own_pages(pid: u32, alone: bool) -> io::Result<u64> {
     look(&Handle::open(pid)?, |handle| {
         if alone { handle.private_dirty_pages() } else { handle.proportional_anonymous_pages(None) }
@@ -194,7 +206,7 @@ impl Process for Known {
             .thread_called(thread)
             .and_then(|thread| Some((thread, self.handle.statm(Some(thread)).ok()?)));
         match found {
-            // Lost only to another who found the same.
+            // The value is set already only if another thread has found it.
             Some(found) => drop(self.thread.set(found)),
             None => self.strayed.store(true, Relaxed),
         }
@@ -213,11 +225,11 @@ impl Process for Known {
         let thread = self.handle.thread_called(thread).ok_or_else(gone)?;
         let pidfd = Pidfd::open_thread(thread)?;
         if !self.handle.has_thread(thread) {
-            // Its number may have been another's by then.
+            // The number may have belonged to another process.
             return Err(gone());
         }
         let taken = look(&self.handle, |_| pidfd.descriptor(fd))?;
-        // It says what the descriptor is, and need not say the truth.
+        // The process names the descriptor and may lie about it.
         let socket = Socket::of(taken).map_err(|other| {
             close_aside(other);
             io::Error::from(Errno::NOTSOCK)
@@ -233,8 +245,8 @@ impl Process for Known {
         self.page_map.is_present(page)
     }
 
-    fn vacant(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
-        self.page_map.vacant(page, count)
+    fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
+        self.page_map.unmapped(page, count)
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
@@ -287,7 +299,7 @@ impl Process for Known {
     }
 
     fn kill(&self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.handle.signal(9);
     }
 
@@ -299,8 +311,10 @@ impl Process for Known {
         let Ok(way) = Way::into(&self.handle) else { return Vec::new() };
         let hold = |&thread: &u32| self.handle.has_thread(thread) && trace::hold(thread).is_ok();
         let held: Vec<u32> = way.with(|| threads.iter().copied().filter(hold).collect());
-        // A number was another's by then, or it has become another program: it is let go as soon as it stands (`brake.rs`
-        // FREEZER-5). Not waited for here: one that was about to wait for a child stands when that has ended.
+        // The number may belong to another process by now, or the process has executed another
+        // program. Such a thread is released as soon as it is frozen (`freezer.rs`, FREEZER-5).
+        // This does not wait for it: a thread about to wait for a child freezes only when the child
+        // has ended.
         let is_there = |&thread: &u32| self.handle.has_thread(thread);
         if Way::into(&self.handle).is_err() {
             return Vec::new();

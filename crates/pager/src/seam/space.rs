@@ -1,7 +1,7 @@
-//! An address space as its userfaultfd shows it.
+//! An address space, accessed through its userfaultfd.
 //!
-//! The trait is the kernel's interface, call by call, with the kernel's errors: whoever stands in for it must
-//! answer as it does.
+//! The trait is the kernel's interface, call by call, with the kernel's errors. A replacement must
+//! answer as the kernel does.
 
 use ebb_sys::rights;
 use ebb_sys::uffd::{self, Mode, PlaceError, Uffd};
@@ -9,51 +9,53 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// One message.
+/// A message of the userfaultfd.
 #[derive(Debug)]
 pub enum Event {
-    /// A thread touched a page that is not there and waits.
+    /// A thread faulted on a missing page and waits.
     Fault {
-        /// The address touched.
+        /// Faulting address.
         address: u64,
-        /// It was a store.
+        /// Whether the access was a store.
         write: bool,
-        /// The page is there, but protected from writing.
+        /// Whether the page is present but write-protected.
         protected: bool,
-        /// The thread that waits (as it sees itself).
+        /// Faulting thread (by the process's own number).
         thread: u32,
     },
-    /// The address space was copied by fork: the copy.
+    /// Fork copied the address space; this is the copy.
     Fork(Box<dyn AddressSpace>),
     /// `len` bytes moved from `from` to `to`.
     Remap { from: u64, to: u64, len: u64 },
-    /// The range's pages are about to be dropped.
+    /// The kernel is about to drop the pages of the range.
     Remove { start: u64, end: u64 },
     /// The range was unmapped.
     Unmap { start: u64, end: u64 },
 }
 
-/// The calls. See [`Uffd`] for what each does.
+/// Calls of a userfaultfd; [`Uffd`] documents each.
 pub trait AddressSpace: Debug + Send + Sync {
-    /// Reads what is there without waiting; how many messages.
+    /// Reads the available messages without waiting. Returns their number.
     fn read(&self, events: &mut Vec<Event>) -> io::Result<usize>;
-    /// Agrees on features, before anything else.
+    /// Negotiates the features, before any other call.
     fn handshake(&self, features: u64) -> io::Result<()>;
     /// Registers a range.
     fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()>;
-    /// Puts a copy of whole pages in place, and wakes nobody.
+    /// Places copies of whole pages, and wakes no thread.
     fn copy(&self, address: u64, pages: &[u8]) -> Result<(), (u64, PlaceError)>;
-    /// Protects the pages of a range that are there from writing.
+    /// Write-protects the present pages of a range.
     fn protect(&self, start: u64, len: u64) -> Result<(), PlaceError>;
-    /// Lifts the protection, and wakes nobody.
+    /// Lifts the write protection, and wakes no thread.
     fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError>;
-    /// Makes pages deadly to touch and wakes those who wait there.
+    /// Poisons pages, so that an access kills, and wakes the threads that wait there.
     fn poison(&self, address: u64, len: u64) -> Result<(), PlaceError>;
-    /// Wakes those who wait in a range, so that they touch again.
+    /// Wakes the threads that wait in a range, so that they repeat their accesses.
     fn wake(&self, start: u64, len: u64) -> io::Result<()>;
-    /// Whether it still exists; `registered` is a registered page that is not protected.
+    /// Whether the address space still exists; `registered` is a registered page without write
+    /// protection.
     fn is_alive(&self, registered: u64) -> bool;
-    /// What to wait on for messages, and what an agent is given; a simulated one has none.
+    /// Returns the descriptor to poll for messages, which agents also get; a simulated one has
+    /// none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
@@ -63,7 +65,7 @@ impl AddressSpace for Uffd {
     }
 
     fn handshake(&self, features: u64) -> io::Result<()> {
-        // Made here and not in the program, whose rights may be less than Ebb's.
+        // Called here because the program may have fewer rights than Ebb.
         let _tracing = rights::tracing();
         Self::handshake(self, features).map(drop)
     }

@@ -4,41 +4,41 @@ use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
 use std::os::fd::BorrowedFd;
 
-/// The calls. See [`Store`] for what each does.
+/// Calls of the store; [`Store`] documents each.
 pub trait Storage: Send + Sync {
-    /// Stores pages, each under a slot of its own.
+    /// Stores pages, each in a slot of its own.
     fn put_batch(&self, writes: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>);
-    /// Fills `page` if that takes no waiting: from where.
+    /// Fills `page` if that takes no waiting. Returns the source.
     fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<Option<Source>, StoreError>;
     /// Starts several reads; each token completes exactly once.
     fn start_batch(&self, reads: &[(SlotId, u64)]);
-    /// Calls `each` with every read that has completed.
+    /// Calls `each` for every completed read.
     fn poll_completions(&self, each: &mut dyn FnMut(u64, Result<&Page, StoreError>));
-    /// Whether what a slot holds may stand for a page with this hash.
+    /// Whether the content of a slot may stand for a page with this hash.
     fn keep(&self, slot: SlotId, hash: u64) -> bool;
-    /// Whether the copy under a slot is worth keeping beside the page itself.
+    /// Whether the copy in a slot is worth keeping beside the page itself.
     fn is_worth_keeping(&self, slot: SlotId) -> bool;
-    /// Where the pages under slots are, in their order.
+    /// Reports the locations of the pages in slots, in their order.
     fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>));
-    /// Whether the page under a slot is on another machine.
+    /// Whether the page in a slot is on another machine.
     fn is_remote(&self, slot: SlotId) -> bool;
-    /// Forgets the page under a slot.
+    /// Forgets the page in a slot.
     fn remove(&self, slot: SlotId);
-    /// Bytes of memory that the store takes.
+    /// Returns the bytes of memory that the store takes.
     fn ram_bytes(&self) -> u64;
     /// Changes the limit of compressed memory.
     fn set_ram_limit(&self, bytes: u64);
     /// Lets compressed memory grow by `step` bytes, up to `most`.
     fn grow_ram(&self, step: u64, most: u64);
-    /// Whether pages can move from compressed memory to a tier after it.
+    /// Whether pages can move from compressed memory to a tier behind it.
     fn can_demote(&self) -> bool;
-    /// Pages read so far.
+    /// Returns the counts of pages read.
     fn reads(&self) -> StoreReads;
-    /// Figures of the tiers.
+    /// Returns the figures of the tiers.
     fn stats(&self) -> StoreStats;
-    /// Nothing is wanted any more.
+    /// Closes the store at the end of the run.
     fn close(&self);
-    /// Readable while completions wait; a simulated one has none.
+    /// Returns a descriptor that is readable while completions wait; a simulated store has none.
     fn completion_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 

@@ -1,55 +1,59 @@
-//! What must hold whenever nobody is in the middle of something.
+//! Invariants that must hold whenever no thread is in the middle of an operation.
 //!
-//! * CHECK-1: the engine's own invariants: frames, lists, shares of slots.
-//! * CHECK-2: a place of a pool is used as long as a cool page lies there, and no longer.
-//! * CHECK-3: where an address space is not changing: a page that is known to be in memory is there, one that is
-//!   known to be elsewhere is not, and one that nobody knows of never held anything.
-//! * CHECK-4: what lies in the pool, or in the store, is what the program wrote last.
-//! * CHECK-5: what is known of an address space is what its table and its pool hold, to the page.
-//! * CHECK-6: what the budget has promised is what the loads under way have been promised, and no more.
-//! * CHECK-7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of; so does what is
-//!   in memory of who has no relatives (a child may keep entries of areas that it was not given, also after they have
-//!   ended, if it was changing before its fork could be followed).
-//! * CHECK-8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
-//!   the monitor, which measures, and takes on what nobody knew.
-//! * CHECK-9: no page is off the lists but while kswapd has it moved.
-//! * CHECK-10: the process that an address space is taken for, and the agent it is given, are its own.
+//! * CHECK-1: the engine's own invariants: frames, lists, references to slots.
+//! * CHECK-2: a pool slot is used as long as a standby page lies there, and no longer.
+//! * CHECK-3: while an address space is not changing, a page known to be in memory is there, and
+//!   one known to be elsewhere is not. An unknown page never had content.
+//! * CHECK-4: a page in the pool, or in the store, has the content that the program wrote last.
+//! * CHECK-5: the known pages of an address space equal those of its table and its pool, to the
+//!   page.
+//! * CHECK-6: the budget's charges equal those of the loads under way, and no more.
+//! * CHECK-7: a page in the pool, or in the store, belongs to an area whose faults the pager gets.
+//!   A resident page does, too, if its process is alone in its fork group. A child may keep entries
+//!   of areas that it did not inherit, also after the others have ended. This happens if it was
+//!   changing before the pager could follow its fork.
+//! * CHECK-8: while no process has members in its fork group, the budget's count changes as the
+//!   known pages of all do. This holds between ticks of the monitor, which measures, and adopts
+//!   unknown pages.
+//! * CHECK-9: no page is off the lists unless kswapd is moving it.
+//! * CHECK-10: the process assigned to an address space, and the agent given to it, are its own.
 
 use super::driver::{Driver, number_in};
 use super::world::{Doing, Space, World};
 use crate::following::Following;
 use crate::mm::{Mm, State};
-use ebb_mm::resident::{Entry, Place, Resident};
+use ebb_mm::resident::{Entry, FrameState, Resident};
 use ebb_mm::types::{MmId, SlotId, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What stood beside what at a look (CHECK-8): when, of whom, and by how much the budget's count exceeded what was known.
+/// State at a check (CHECK-8): monitor ticks, address spaces, uncounted pages, and by how much the
+/// budget's count exceeded the known pages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     looks: u64,
     mms: Vec<MmId>,
-    unheld: u64,
+    uncounted: u64,
     beyond: i64,
 }
 
-/// Looks at everything; what does not hold.
+/// Checks all invariants. Returns the first that does not hold.
 pub fn check(driver: &Driver) -> Result<(), String> {
     let mms = driver.pager.mms();
     let states: Vec<_> = mms.iter().map(|mm| mm.lock()).collect();
     let resident = driver.pager.resident();
-    let books = driver.pending.books();
-    let loads: Vec<SlotId> = books.loads.values().map(|load| load.slot).collect();
+    let pending_state = driver.pending.lock();
+    let loads: Vec<SlotId> = pending_state.loads.values().map(|load| load.slot).collect();
     let mut spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
-    spaces.extend(books.followed().filter_map(Following::child));
+    spaces.extend(pending_state.followed().filter_map(Following::child));
     resident.check_invariants(&spaces, &loads);
-    let promised: u64 = books.loads.values().map(|load| load.charge.pages()).sum();
+    let promised: u64 = pending_state.loads.values().map(|load| load.charge.pages()).sum();
     if resident.zone.promised() != promised {
         let zone = resident.zone.promised();
         return Err(format!("{zone} pages are promised, to loads {promised}"));
     }
     balance(driver, &mms, &resident)?;
-    let isolated = resident.count(Place::Isolated);
+    let isolated = resident.count(FrameState::Isolated);
     if isolated > 0 && driver.is_kswapd_idle() {
         return Err(format!("{isolated} pages are on no list"));
     }
@@ -57,7 +61,7 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let deep = world.rng.once_in(64);
     for (mm, state) in mms.iter().zip(&states) {
         own(mm)?;
-        // A batch is under way, or was left in the middle: pages are on their way.
+        // A batch is under way, or its agent was stopped in the middle, so pages are on their way.
         if state.busy || state.ended {
             continue;
         }
@@ -76,7 +80,7 @@ pub fn check(driver: &Driver) -> Result<(), String> {
 
 /// CHECK-8.
 fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), String> {
-    // Or one that has forked, of whose child nobody has told yet: its pages are shared all the same, and copied.
+    // The child of a fork may be unread yet. Its pages are shared and copied all the same.
     let is_known = |space: &Space| mms.iter().any(|mm| space.mm == Some(mm.id.0));
     let forked = driver.world.lock().spaces.iter().any(|space| space.alive && !is_known(space));
     if forked || mms.iter().any(|mm| mm.related.load(Relaxed)) {
@@ -87,12 +91,13 @@ fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), 
     let now = Balance {
         looks: driver.looks.get(),
         mms: mms.iter().map(|mm| mm.id).collect(),
-        unheld: resident.zone.unheld(),
-        beyond: resident.zone.held().cast_signed() - known,
+        uncounted: resident.zone.uncounted(),
+        beyond: resident.zone.resident().cast_signed() - known,
     };
     let before = driver.balance.replace(now);
     let now = driver.balance.borrow();
-    let same = (before.looks, &before.mms, before.unheld) == (now.looks, &now.mms, now.unheld);
+    let same =
+        (before.looks, &before.mms, before.uncounted) == (now.looks, &now.mms, now.uncounted);
     if same && before.beyond != now.beyond {
         return Err(format!("the budget held {before:?}, and holds {now:?}"));
     }
@@ -110,7 +115,7 @@ fn own(mm: &Mm) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing of it changes, and nothing that changed is still to be heard of.
+/// Whether no change of the address space is under way or unread.
 fn is_still(space: &Space) -> bool {
     let still = |doing: &Doing| !matches!(doing, Doing::Call { .. } | Doing::Zap { .. });
     space.alive
@@ -126,11 +131,11 @@ fn is_told(space: &Space, vpn: Vpn) -> bool {
 
 /// CHECK-2.
 fn pool(mm: &Arc<Mm>, state: &State, resident: &Resident) -> Result<(), String> {
-    let mut cool = 0;
+    let mut standby = 0;
     let mut wrong = None;
     state.space.for_each(|vpn, entry| {
-        if let Entry::Cool(pfn) = entry {
-            cool += 1;
+        if let Entry::Standby(pfn) = entry {
+            standby += 1;
             if !state.pool.is_used(resident.frame(pfn).pool) {
                 wrong = Some(vpn);
             }
@@ -141,20 +146,20 @@ fn pool(mm: &Arc<Mm>, state: &State, resident: &Resident) -> Result<(), String> 
     }
     let mut held = state.pool.undropped() as i64;
     state.space.for_each(|_, entry| {
-        held += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
+        held += i64::from(matches!(entry, Entry::Resident(_) | Entry::Standby(_)));
     });
     let known = mm.known.load(Relaxed);
     if known != held {
         return Err(format!("{known} pages of {:?} are known, it holds {held}", mm.id));
     }
     let used = state.pool.used();
-    if used != cool {
-        return Err(format!("{used} places of {:?} are used by {cool} cool pages", mm.id));
+    if used != standby {
+        return Err(format!("{used} places of {:?} are used by {standby} cool pages", mm.id));
     }
     Ok(())
 }
 
-/// One address space, seen from both sides.
+/// An address space, seen from both sides.
 struct Of<'a> {
     driver: &'a Driver,
     resident: &'a Resident,
@@ -200,15 +205,15 @@ impl Of<'_> {
                 Err(format!("{:x} is known to be there and is not; it held {due}", vpn.0))
             }
             Entry::Resident(_) => Ok(()),
-            Entry::Cool(_) | Entry::Stored { .. }
+            Entry::Standby(_) | Entry::Stored { .. }
                 if !is_told(space, vpn) && !space.is_spared(vpn.0) =>
             {
                 Err(format!("{:x} is {entry:?}, and nobody would hear of a touch", vpn.0))
             }
-            Entry::Cool(_) | Entry::Stored { .. } if there.is_some() => {
+            Entry::Standby(_) | Entry::Stored { .. } if there.is_some() => {
                 Err(format!("{:x} is there, and {entry:?}", vpn.0))
             }
-            Entry::Cool(pfn) => {
+            Entry::Standby(pfn) => {
                 let place = state.pool.address(self.resident.frame(pfn).pool) >> 12;
                 let found = space.pages.get(&place).map(|page| page.stamp);
                 match found {

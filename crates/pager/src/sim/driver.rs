@@ -1,23 +1,25 @@
-//! Who runs next.
+//! Decides which simulated thread runs next.
 //!
-//! * DRIVER-1: whoever calls into the world may be interrupted there by programs and agents; by threads of the pager
-//! only while no lock of the pager is held, and only by those that are not in the middle of something.
-//! * DRIVER-2: who waits has others run until the clock, which goes on with each of their steps, says that it is over.
+//! * DRIVER-1: programs and agents may run during every call into the world. Threads of the pager
+//!   may run there only while no lock of the pager is held. Only pager threads that are not in the
+//!   middle of an operation may run.
+//! * DRIVER-2: a waiting thread lets others run until the clock says that the wait is over. The
+//!   clock advances with each of their steps.
 
 use super::fakes::{FakeConnection, FakeHost, FakeStorage, Nobody, Shelf};
 use super::program::Mix;
 use super::world::{Id, World};
 use crate::broken::Rule;
 use crate::config::Config;
-use crate::door::Door;
-use crate::errand;
 use crate::faults::Server;
+use crate::listener::AgentListener;
 use crate::monitor::Monitor;
 use crate::pending::Pending;
 use crate::quiet::config;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
-use crate::server::{self, Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
+use crate::server::{self, EPOLL_KEY_STORE, EPOLL_KEY_WAKE, Pager, epoll_key_link, epoll_key_uffd};
+use crate::slow_work;
 use ebb_mm::types::MmId;
 use ebb_swap::{Options, Store, parse_tiers};
 use std::cell::{Cell, RefCell};
@@ -29,14 +31,14 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Driver>>> = const { RefCell::new(None) };
 }
 
-/// Deepest nesting of those who wait for one another.
+/// Maximum nesting of threads that wait for one another.
 const DEPTH_MAX: u32 = 3;
-/// Steps between two looks at the books when nothing more begins.
+/// Steps between two checks when no new operations begin.
 const CHECK_EVERY: u64 = 16;
 /// Steps after which a run that should have come to rest counts as hanging.
 const PATIENCE: u64 = 400_000;
 
-/// Everybody.
+/// All simulated threads.
 pub struct Driver {
     pub pager: Arc<Pager>,
     pub world: Shelf,
@@ -46,28 +48,28 @@ pub struct Driver {
     pub servers: [RefCell<Server>; 2],
     reclaim: RefCell<Reclaim>,
     monitor: RefCell<Monitor>,
-    door: RefCell<Door>,
-    /// Somebody is on an errand.
-    on_errand: Cell<bool>,
+    listener: RefCell<AgentListener>,
+    /// Whether the slow-work thread is at work.
+    in_slow_work: Cell<bool>,
     depth: Cell<u32>,
-    /// Programs begin new operations.
+    /// Whether programs begin new operations.
     active: Cell<bool>,
     pub mix: Mix,
-    /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, time passes, errands are gone, and
-    /// somebody wants another limit.
+    /// Weights of programs, agents, the fault threads, kswapd, the monitor, the listener, the
+    /// passing of time, slow work, and requests for another limit.
     weights: [u64; 9],
-    /// The host stops now and then, for seconds.
+    /// Whether the host stops now and then, for seconds.
     pub stalls: bool,
-    /// The limit at first, in pages.
+    /// Initial limit, in pages.
     limit: u64,
     pub steps: Cell<u64>,
-    /// How often the monitor has looked.
+    /// Number of ticks of the monitor.
     pub looks: Cell<u64>,
-    /// What stood beside what when the books were last looked at ([`super::check`], CHECK-8).
+    /// State at the last check ([`super::check`], CHECK-8).
     pub balance: RefCell<super::check::Balance>,
 }
 
-/// Others may run here.
+/// Lets other threads run.
 pub fn point() {
     let driver = CURRENT.with(|current| current.borrow().clone());
     if let Some(driver) = driver {
@@ -76,7 +78,7 @@ pub fn point() {
     }
 }
 
-/// Others run until `done`, or for `limit`.
+/// Lets other threads run until `done`, or for `limit`.
 pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) {
     let Some(driver) = CURRENT.with(|current| current.borrow().clone()) else { return };
     let clock = driver.pager.clock.clone();
@@ -89,7 +91,7 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) {
 }
 
 impl Driver {
-    /// A run from a seed. The seed also draws what kind of run it is.
+    /// Creates a run from a seed. The seed also draws the kind of run.
     pub fn new(seed: u64, log: bool) -> Rc<Self> {
         let mut world = World::new(seed);
         world.log = log.then(Vec::new);
@@ -99,7 +101,7 @@ impl Driver {
             if rng.once_in(3) { 0 } else { rng.below(most) }
         };
         let footprint = limit * rng.between(80, 300) / 100;
-        // Of a lot of its own: seeds of old mean what they meant.
+        // A generator of its own, so that old seeds keep their meaning.
         let mut of_tracers = super::rng::Rng::new(seed ^ 0x7ace);
         let traces = of_tracers.once_in(4);
         // Some programs do little else than map and unmap.
@@ -133,12 +135,12 @@ impl Driver {
             1 + rng.below(6),
             1 + rng.below(4),
             1 + rng.below(20),
-            // Of a lot of its own, too.
+            // A generator of its own, as for the tracers.
             if super::rng::Rng::new(seed ^ 0x5e7).once_in(4) { 1 } else { 0 },
         ];
         let (slow, keeps, fails) = (rng.below(100), rng.once_in(2), rare(rng, 60));
         let trouble = rare(rng, 20);
-        let cool = rng.between(1, 900) as u32;
+        let standby = rng.between(1, 900) as u32;
         let high = rng.once_in(5).then(|| limit * rng.between(70, 95) / 100 * 4096);
         world.trouble = trouble;
         world.splits = traces;
@@ -152,10 +154,14 @@ impl Driver {
             host: Box::new(FakeHost { world: world.clone() }),
             store: Box::new(storage.clone()),
         };
-        // Of a lot of its own, as the ninth weight.
+        // A generator of its own, as for the ninth weight.
         let sample = super::rng::Rng::new(seed ^ 0x5a3).once_in(5);
-        let config =
-            Config { cool_permille: cool, memory_high_bytes: high, sample, ..config(limit * 4096) };
+        let config = Config {
+            standby_permille: standby,
+            memory_high_bytes: high,
+            sample,
+            ..config(limit * 4096)
+        };
         let pager = Arc::new(Pager::new(config, parts, 0).expect("a pager"));
         let pending = Arc::new(Pending::default());
         Rc::new(Self {
@@ -163,16 +169,16 @@ impl Driver {
             pending,
             reclaim: RefCell::new(Reclaim::new(&pager)),
             monitor: RefCell::new(Monitor::new(&pager)),
-            door: RefCell::new(Door::new(&pager)),
+            listener: RefCell::new(AgentListener::new(&pager)),
             pager,
             world,
             storage,
-            on_errand: Cell::new(false),
+            in_slow_work: Cell::new(false),
             depth: Cell::new(0),
             active: Cell::new(true),
             mix,
             weights,
-            // Of a lot of its own, as well.
+            // A generator of its own, as well.
             stalls: super::rng::Rng::new(seed ^ 0x57a11).once_in(4),
             limit,
             steps: Cell::new(0),
@@ -181,7 +187,7 @@ impl Driver {
         })
     }
 
-    /// Runs it: so many steps, and then until everybody has what they wait for. What went wrong.
+    /// Runs the simulation: `steps` steps, and then until no thread waits. Returns the failure.
     pub fn run(self: &Rc<Self>, steps: u64) -> Option<String> {
         CURRENT.with(|current| *current.borrow_mut() = Some(self.clone()));
         let _forget = Forget;
@@ -194,7 +200,7 @@ impl Driver {
         let last = self.steps.get() + PATIENCE;
         while !self.is_over() && !self.is_at_rest() {
             self.act();
-            // Waits for what never comes take tens of thousands of steps.
+            // Waits for an event that never comes take tens of thousands of steps.
             if self.steps.get().is_multiple_of(CHECK_EVERY) {
                 self.check();
             }
@@ -207,7 +213,8 @@ impl Driver {
         self.end()
     }
 
-    /// Whether the run is one in which breaking a rule is likely to show: to try others takes time for nothing.
+    /// Whether breaking a rule is likely to show in this run. Trying the others takes time for
+    /// nothing.
     pub fn suits(&self, rule: Rule) -> bool {
         match rule {
             Rule::Ord3 => self.storage.slow > 60 && self.mix.discard > 200,
@@ -219,7 +226,7 @@ impl Driver {
         }
     }
 
-    /// What went wrong, now that the run is over.
+    /// Returns the failure, now that the run is over.
     pub fn end(&self) -> Option<String> {
         let limit = self.pager.memory_max_bytes() / 4096;
         let mut world = self.world.lock();
@@ -231,7 +238,7 @@ impl Driver {
         world.failure.clone()
     }
 
-    /// Out of whatever is under way, once something has gone wrong.
+    /// Unwinds the current operation once a failure has been found.
     fn give_up_if_over(&self) {
         if self.is_over() && !std::thread::panicking() {
             std::panic::panic_any(Over);
@@ -271,12 +278,12 @@ impl Driver {
         text
     }
 
-    /// Whether kswapd is in the middle of nothing.
+    /// Whether kswapd is not in the middle of an operation.
     pub fn is_kswapd_idle(&self) -> bool {
         self.reclaim.try_borrow().is_ok_and(|reclaim| reclaim.is_idle())
     }
 
-    /// With nobody in the middle of anything the books are looked at.
+    /// Checks the invariants while no thread is in the middle of an operation.
     fn check(&self) {
         if self.is_over() {
             return;
@@ -295,7 +302,7 @@ impl Driver {
         }
     }
 
-    /// A few steps of others.
+    /// Lets others run for a few steps.
     fn others(&self) {
         while !self.is_over() && self.world.lock().rng.once_in(3) {
             self.nested(Self::act);
@@ -305,7 +312,7 @@ impl Driver {
         }
     }
 
-    /// Whether threads of the pager may run: nobody holds what they would wait for.
+    /// Whether threads of the pager may run: the locks that they need are free.
     fn is_free(&self) -> bool {
         self.pager.engine.try_lock().is_ok()
             && self.pager.mms.try_write().is_ok()
@@ -313,7 +320,7 @@ impl Driver {
             && self.pager.mms().iter().all(|mm| mm.is_free())
     }
 
-    /// One step of somebody.
+    /// Runs one step of a random thread.
     pub fn act(&self) {
         self.steps.set(self.steps.get() + 1);
         self.pager.clock.advance(Duration::from_nanos(300));
@@ -334,7 +341,7 @@ impl Driver {
                     monitor.tick();
                 }
             }
-            5 if free => self.step_door(),
+            5 if free => self.step_listener(),
             6 => {
                 let us = self.world.lock().rng.below(3000);
                 self.pager.clock.advance(Duration::from_micros(us));
@@ -343,11 +350,11 @@ impl Driver {
                     self.pager.clock.stall(Duration::from_millis(ms));
                 }
             }
-            7 if free && !self.on_errand.replace(true) => {
-                errand::go(&self.pager, &self.pending);
-                self.on_errand.set(false);
+            7 if free && !self.in_slow_work.replace(true) => {
+                slow_work::go(&self.pager, &self.pending);
+                self.in_slow_work.set(false);
             }
-            // Changes are rare beside looks.
+            // Changes of the limit are rare beside ticks.
             8 if free && self.active.get() && self.world.lock().rng.once_in(10) => {
                 let percent = self.world.lock().rng.between(20, 150);
                 let keep = percent.is_multiple_of(2);
@@ -388,21 +395,21 @@ impl Driver {
         let first = !self.world.lock().rng.once_in(3);
         let server = &self.servers[usize::from(!first)];
         let Ok(mut server) = server.try_borrow_mut() else { return };
-        let mut ready = if first { vec![TOKEN_WAKE] } else { Vec::new() };
+        let mut ready = if first { vec![EPOLL_KEY_WAKE] } else { Vec::new() };
         // Devices take their time.
         if first && self.storage.under_way() > 0 && self.world.lock().rng.once_in(6) {
-            ready.push(TOKEN_STORE);
+            ready.push(EPOLL_KEY_STORE);
         }
         {
             let mut world = self.world.lock();
             for space in &mut world.spaces {
                 let Some(mm) = space.mm.map(MmId) else { continue };
                 if !space.touches.is_empty() || !space.changes.is_empty() {
-                    ready.push(token_uffd(mm));
+                    ready.push(epoll_key_uffd(mm));
                 }
                 if first && !space.alive && !space.hung_up && space.shared.is_some() {
                     space.hung_up = true;
-                    ready.push(token_link(mm));
+                    ready.push(epoll_key_link(mm));
                 }
             }
             let at = world.rng.below(ready.len().max(1) as u64) as usize;
@@ -413,7 +420,7 @@ impl Driver {
         self.learn_numbers();
     }
 
-    /// Which address space of the pager is which of the world.
+    /// Records which address space of the pager is which of the world.
     pub fn learn_numbers(&self) {
         let mut world = self.world.lock();
         for mm in self.pager.mms() {
@@ -422,56 +429,56 @@ impl Driver {
         }
     }
 
-    /// The door: somebody is let in, or fetched, or heard.
-    pub fn step_door(&self) {
-        let Ok(mut door) = self.door.try_borrow_mut() else { return };
+    /// Runs a step of the listener: accepts a connection, fetches one, or reads a hello.
+    pub fn step_listener(&self) {
+        let Ok(mut listener) = self.listener.try_borrow_mut() else { return };
         let what = self.world.lock().rng.below(3);
         match what {
             0 => {
                 let index = self.world.lock().knocking.pop();
                 if let Some(index) = index {
                     self.world.lock().connections[index].held = true;
-                    door.came(Box::new(FakeConnection { world: self.world.clone(), index }));
+                    listener.came(Box::new(FakeConnection { world: self.world.clone(), index }));
                 }
             }
-            1 => door.fetch(),
+            1 => listener.fetch(),
             _ => {
-                let names = door.connections().map(|one| format!("{one:?}"));
+                let names = listener.connections().map(|one| format!("{one:?}"));
                 let indices = names.map(|name| number_in(&name)).collect::<Vec<_>>();
                 let mut world = self.world.lock();
-                // One may have been taken back since it was seen.
+                // The sender may have taken the hello back in the meantime.
                 let heard = |&index: &usize| {
                     FakeConnection::is_readable(&world, index) || world.rng.once_in(20)
                 };
                 let readable: Vec<bool> = indices.iter().map(heard).collect();
                 drop(world);
-                door.hear(&readable);
+                listener.hear(&readable);
             }
         }
-        door.forget();
-        drop(door);
+        listener.forget();
+        drop(listener);
         self.learn_numbers();
     }
 
-    /// The first process joins.
+    /// Lets the first process join.
     pub fn begin(&self) {
         while self.world.lock().spaces[0].shared.is_none() {
             self.world.lock().step_joining(0);
-            self.step_door();
+            self.step_listener();
         }
     }
 }
 
-/// The number in the name of something that is simulated.
+/// Returns the number in the name of a simulated object.
 pub fn number_in(name: &str) -> usize {
     let digits = |c: char| !c.is_ascii_digit();
     name.trim_start_matches(digits).trim_end_matches(digits).parse().expect("a number")
 }
 
-/// What a run that has failed unwinds with.
+/// Panic payload of a run that has failed.
 pub struct Over;
 
-/// The end of a run, however it comes.
+/// Clears the current driver at the end of a run, on every path.
 struct Forget;
 
 impl Drop for Forget {

@@ -1,14 +1,15 @@
-//! What stands in for the machine behind each seam.
+//! Replacements for the machine behind each seam.
 //!
-//! Every call is a point at which others may run: those that need no lock of the pager's always, the pager's
-//! own threads where the caller holds none ([`super::driver::point`]).
+//! Every call is a point at which other threads may run. Threads that need no lock of the pager may
+//! always run there. The pager's own threads may run if the caller holds none
+//! ([`super::driver::point`]).
 
 use super::driver::point;
 use super::world::{Change, Doing, Id, POOL, Told, World};
 use crate::seam::{AddressSpace, Connection, Event, Host, Line, Process, Storage};
 use crate::server::Pager;
 use crate::signal::Signal;
-use ebb_agent::protocol::{GREET_START, Greeting, MAGIC, Shared, TELL_BATCH, VERSION};
+use ebb_agent::protocol::{HELLO_START, Hello, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
 use ebb_sys::lifeline::Lifeline;
@@ -23,7 +24,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The world, shared by all that stands in for it. Held for moments only, never over a [`point`].
+/// The world, shared by all fakes. Locked for moments only, never across a [`point`].
 #[derive(Clone, Debug)]
 pub struct Shelf(Arc<Mutex<World>>);
 
@@ -37,14 +38,14 @@ impl Shelf {
     }
 }
 
-/// The bytes of a page: its stamp at its beginning and at its end.
+/// Fills a page with its stamp at its beginning and at its end.
 pub fn bytes_of(stamp: u64, page: &mut Page) {
     page.fill(0);
     page[..8].copy_from_slice(&stamp.to_ne_bytes());
     page[4088..].copy_from_slice(&stamp.to_ne_bytes());
 }
 
-/// The stamp of a page; None if its two ends disagree.
+/// Returns the stamp of a page; None if its two ends disagree.
 pub fn stamp_of(page: &[u8]) -> Option<u64> {
     let word = |at: usize| u64::from_ne_bytes(page[at..at + 8].try_into().expect("eight bytes"));
     (word(0) == word(4088)).then(|| word(0))
@@ -151,7 +152,7 @@ impl AddressSpace for FakeSpace {
     }
 
     fn wake(&self, start: u64, len: u64) -> io::Result<()> {
-        // Its page is there, and it does not know yet.
+        // The page is in place, but its waiting thread is not woken yet.
         point();
         let (start, end) = pages(start, len);
         self.world.lock().spaces[self.id].wake(start, end);
@@ -168,7 +169,7 @@ impl AddressSpace for FakeSpace {
     }
 }
 
-/// The pager has read of a change: its thread may go on, some time.
+/// Notes that the pager has read a change. Its thread may go on some time later.
 fn note_read(doing: &mut Doing, read: Change) {
     if let Doing::Call { change, told } = doing
         && *change == read
@@ -196,7 +197,7 @@ impl FakeProcess {
         io::Error::from_raw_os_error(3)
     }
 
-    /// Calls `found` for each run of pages in `[start, end)` that `wanted` wants.
+    /// Calls `found` for each run of pages in `[start, end)` that `wanted` accepts.
     fn runs(
         &self,
         (start, end): (u64, u64),
@@ -266,7 +267,7 @@ impl Process for FakeProcess {
         }
         let World { spaces, tokens, .. } = &mut *world;
         let space = &mut spaces[self.id];
-        // Touches there are told to nobody.
+        // The kernel reports no faults in the pool. A read places the zero page.
         for place in addresses.iter().map(|address| address >> 12).filter(|&page| page >= POOL) {
             space.pages.entry(place).or_insert_with(super::world::Page::nothing);
         }
@@ -287,7 +288,7 @@ impl Process for FakeProcess {
         Ok(self.count(page, 1, |_| true) == 1)
     }
 
-    fn vacant(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
+    fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
         let world = self.world.lock();
         let space = &world.spaces[self.id];
         let pages = page..page + count as u64;
@@ -453,14 +454,14 @@ impl FakeConnection {
         self.world.lock().connections[self.index].id
     }
 
-    /// Whether there is something to hear.
+    /// Whether there is a message to read.
     pub fn is_readable(world: &World, index: usize) -> bool {
         let connection = &world.connections[index];
         connection.said.is_some() || connection.hung_up || !world.spaces[connection.id].alive
     }
 }
 
-/// Who asks for something and has left.
+/// A client that has left after its request.
 #[derive(Debug)]
 pub struct Nobody;
 
@@ -511,10 +512,10 @@ impl Connection for FakeConnection {
         }
         let Some(kind) = connection.said.take() else { return Ok(None) };
         connection.heard = true;
-        if kind == GREET_START {
+        if kind == HELLO_START {
             *brought = Some(Box::new(FakeSpace { world: self.world.clone(), id }));
         }
-        let greeting = Greeting {
+        let hello = Hello {
             magic: MAGIC,
             version: VERSION,
             kind,
@@ -522,7 +523,7 @@ impl Connection for FakeConnection {
             pool_start: POOL << 12,
             pool_len: pages << 12,
         };
-        let said = greeting.to_bytes();
+        let said = hello.to_bytes();
         bytes[..said.len()].copy_from_slice(&said);
         Ok(Some(said.len()))
     }
@@ -552,7 +553,7 @@ impl Connection for FakeConnection {
     }
 }
 
-/// Closed: whoever waits for an answer sees that.
+/// Refuses a waiting agent when the connection is closed.
 impl Drop for FakeConnection {
     fn drop(&mut self) {
         self.world.lock().connections[self.index].answer.get_or_insert(false);
@@ -617,16 +618,16 @@ impl Line for FakeLine {
     }
 }
 
-/// A store in memory, some of whose reads take their time, and some of which fail.
+/// A store in memory. Some of its reads take time, and some fail.
 pub struct FakeStorage {
     pub world: Shelf,
     store: Store,
-    /// Reads under way, each with the hash that its page had.
+    /// Reads under way, each with the hash of its page.
     reads: Mutex<VecDeque<(SlotId, u64, Option<u64>)>>,
-    /// In a hundred: reads that take their time.
+    /// Percentage of reads that take time.
     pub slow: u64,
     keeps: bool,
-    /// In a thousand: writes that fail.
+    /// Number of writes in a thousand that fail.
     fails: u64,
 }
 
@@ -639,13 +640,13 @@ impl FakeStorage {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stamp of a stored page.
+    /// Returns the stamp of a stored page.
     pub fn read(&self, slot: SlotId, page: &mut Page) -> Option<u64> {
         self.store.get(slot, page).ok()?;
         stamp_of(page)
     }
 
-    /// Reads that have not completed.
+    /// Returns the number of reads that have not completed.
     pub fn under_way(&self) -> usize {
         self.queue().len()
     }
@@ -763,10 +764,10 @@ pub struct FakeHost {
 }
 
 impl Host for FakeHost {
-    fn token(&self) -> u128 {
+    fn identity(&self) -> u128 {
         let mut world = self.world.lock();
-        world.tokens_asked += 1;
-        world.tokens_asked
+        world.identities_asked += 1;
+        world.identities_asked
     }
 
     fn sleep(&self, time: Duration) {

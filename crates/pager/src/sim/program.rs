@@ -1,7 +1,7 @@
-//! The programs of the simulation: what their threads and agents do next.
+//! Programs of the simulation: next steps of their threads and agents.
 //!
-//! A thread touches, maps, unmaps, moves, discards and forks at random and checks every page that it reads.
-//! An agent carries out its batch, operation by operation.
+//! A thread accesses, maps, unmaps, moves, discards and forks at random, and checks every page that
+//! it reads. An agent carries out its batch, one operation at a time.
 
 use super::fakes::SharedMemory;
 use super::world::{
@@ -9,19 +9,19 @@ use super::world::{
     Touch, Tracer, World,
 };
 use ebb_agent::protocol::{
-    ASK_JOIN, ASK_MANAGE, BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, GREET_FORKED,
-    GREET_START, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, State,
+    ASK_JOIN, ASK_MANAGE, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, DOORBELLS, HELLO_FORKED,
+    HELLO_START, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, State,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Most processes alive at once.
+/// Maximum number of live processes.
 const PROCESSES_MAX: usize = 5;
-/// Most areas of one process.
+/// Maximum number of areas of a process.
 const AREAS_MAX: usize = 12;
 const THREADS_MAX: usize = 3;
 const EBUSY: i32 = 16;
 
-/// How often which operation is begun: weights.
+/// Weights of the operations.
 #[derive(Clone, Debug)]
 pub struct Mix {
     pub touch: u64,
@@ -39,16 +39,16 @@ pub struct Mix {
     pub free: u64,
     pub hide: u64,
     pub trace: u64,
-    /// In a hundred: forks whose child never greets.
+    /// Percentage of forks whose child never says hello.
     pub raw: u64,
-    /// Pages that the first process maps.
+    /// Number of pages that the first process maps.
     pub footprint: u64,
-    /// Most pages that all together may map.
+    /// Maximum number of pages that all processes together may map.
     pub footprint_max: u64,
 }
 
 impl World {
-    /// The first process, with its memory mapped and not touched yet.
+    /// Creates the first process, with its memory mapped and unused.
     pub fn begin(&mut self, pool_pages: u64, mix: &Mix) {
         let thread = self.new_thread();
         let mut space = Space {
@@ -96,7 +96,7 @@ impl World {
             at += pages + 16;
             left -= pages;
         }
-        // Most of what there is room for is in use from the start.
+        // Most of the available memory is in use from the start.
         let mapped: Vec<u64> =
             space.areas.range(..POOL).flat_map(|(&start, area)| start..area.end).collect();
         for &page in mapped.iter().take(pool_pages as usize * 95 / 100) {
@@ -107,11 +107,11 @@ impl World {
         self.spaces.push(space);
     }
 
-    /// The threads that can go on.
+    /// Returns the threads that can go on.
     pub fn runnable(&self) -> Vec<(Id, usize)> {
         let mut found = Vec::new();
         for (id, space) in self.spaces.iter().enumerate() {
-            // The first program begins when its agent has greeted.
+            // The first program begins after the hello of its agent.
             let begun = id > 0 || space.shared.is_some();
             if !space.alive || space.stopped || !space.born || !begun {
                 continue;
@@ -129,7 +129,7 @@ impl World {
         found
     }
 
-    /// A thread that can goes on. `active`: threads with nothing to do begin something new.
+    /// Runs a step of a thread. `active`: idle threads begin new operations.
     pub fn step_thread(&mut self, (id, at): (Id, usize), mix: &Mix, active: bool) {
         match self.spaces[id].threads[at].doing {
             Doing::Nothing if self.spaces[id].is_tracer(at) => self.look_on(id, at, active),
@@ -156,19 +156,21 @@ impl World {
             Doing::Zap { start, end } => {
                 self.zap(id, start, end);
                 let space = &mut self.spaces[id];
-                let bells = POOL + space.pool_pages - BELLS as u64;
-                let doing = match start.checked_sub(bells) {
-                    Some(bell) if start >= bells && start < bells + BELLS as u64 => {
-                        Doing::Announced { bell: bell as usize }
+                let doorbells = POOL + space.pool_pages - DOORBELLS as u64;
+                let doing = match start.checked_sub(doorbells) {
+                    Some(doorbell)
+                        if start >= doorbells && start < doorbells + DOORBELLS as u64 =>
+                    {
+                        Doing::Announced { doorbell: doorbell as usize }
                     }
                     _ => Doing::Nothing,
                 };
                 space.threads[at].doing = doing;
             }
-            Doing::Announced { bell } => {
+            Doing::Announced { doorbell } => {
                 let space = &mut self.spaces[id];
                 let Some(shared) = &space.shared else { return };
-                let state = &shared.get().calls[bell].state;
+                let state = &shared.get().calls[doorbell].state;
                 if State(state.load(Relaxed)).stage() == CALL_ANSWERED {
                     state.store(CALL_FREE, Relaxed);
                     space.threads[at].doing = Doing::Nothing;
@@ -177,7 +179,7 @@ impl World {
         }
     }
 
-    /// A thread whose change was read goes on.
+    /// Continues a thread whose change was read.
     fn go_on(&mut self, id: Id, change: Change) -> Doing {
         self.spaces[id].changing -= 1;
         match change {
@@ -200,7 +202,7 @@ impl World {
         }
     }
 
-    /// Touches a page, as the processor and the kernel do.
+    /// Accesses a page, as the processor and the kernel do.
     fn touch(&mut self, id: Id, thread: u32, page: u64, write: bool) -> Doing {
         let stamp = if write { self.new_stamp() } else { 0 };
         let space = &mut self.spaces[id];
@@ -209,7 +211,7 @@ impl World {
             return Doing::Nothing;
         }
         if space.poisoned.contains(&page) && space.hidden {
-            // It would die of it: what nobody can look into nobody can bring back.
+            // The program would die, and the pager cannot restore a page that it cannot inspect.
             return Doing::Nothing;
         }
         if space.poisoned.contains(&page) {
@@ -232,7 +234,7 @@ impl World {
         }
         let found = there.stamp;
         if write {
-            // The kernel copies what is shared, and the page that it shares with everybody.
+            // The kernel copies shared pages and the zero page.
             *there = if there.is_alone() && !there.zero {
                 Page { stamp, ..there.clone_alone() }
             } else {
@@ -242,7 +244,7 @@ impl World {
         self.touched(id, page, found, write.then_some(stamp))
     }
 
-    /// A thread has seen `found` in a page, and written `stamp`.
+    /// Checks the stamp `found` in a page, and records a written `stamp`.
     fn touched(&mut self, id: Id, page: u64, found: u64, stamp: Option<u64>) -> Doing {
         let space = &mut self.spaces[id];
         let due = space.truth.get(&page).copied().unwrap_or(0);
@@ -299,14 +301,15 @@ impl World {
             10 => self.stop_or_go_on(),
             11 => self.guard_some(id),
             12 => self.begin_unmap(id, at, true),
-            // One that is known; the others could not be told from their relatives.
+            // Only an identified process. The others could not be told apart from their fork group.
             13 if self.spaces[id].shared.is_some() => self.spaces[id].hidden = true,
             14 if self.spaces[id].tracer.is_none() => self.begin_trace(id, at),
             _ => {}
         }
     }
 
-    /// A range within one of the program's areas: often where a thread waits for a page, since there orders matter.
+    /// Draws a range within one of the program's areas, often where a thread waits for a page,
+    /// because orders matter there.
     fn range(&mut self, id: Id, most: u64) -> Option<(u64, u64)> {
         if self.rng.once_in(2)
             && let Some(page) = self.waited_for(id)
@@ -325,7 +328,7 @@ impl World {
         Some((from, from + pages))
     }
 
-    /// A page that a thread waits for, if there is one, and it is still mapped.
+    /// Returns a page that a thread waits for and that is still mapped, if there is one.
     fn waited_for(&mut self, id: Id) -> Option<u64> {
         let space = &self.spaces[id];
         let page = |thread: &super::world::Thread| match thread.doing {
@@ -349,7 +352,7 @@ impl World {
         thread.cursor = if pass { cursor + 1 } else { thread.cursor };
     }
 
-    /// Begins a call that tells the pager of a change.
+    /// Begins a call that sends the pager a change.
     fn tell(&mut self, id: Id, at: Option<usize>, change: Change) {
         self.note(|| format!("tell {id}: {change:?}"));
         let space = &mut self.spaces[id];
@@ -377,7 +380,7 @@ impl World {
         }
     }
 
-    /// Where an area may begin: behind all others, or where one was.
+    /// Returns a start for a new area: behind all others, or in a former area.
     fn place(&mut self, id: Id, pages: u64) -> u64 {
         let space = &self.spaces[id];
         let free = |at: u64| space.areas_in(at, at + pages).is_empty();
@@ -404,7 +407,7 @@ impl World {
         };
         let area = Area { end: start + pages, registered: false, on_fork };
         self.note(|| format!("map {id}: {start:x}+{pages} {on_fork:?}"));
-        // The C library's own areas are not announced.
+        // The agent does not announce the C library's own areas.
         let announced = self.rng.once_in(2);
         let space = &mut self.spaces[id];
         space.areas.insert(start, area);
@@ -414,18 +417,20 @@ impl World {
         }
         // As the agent does.
         let calls = &shared.get().calls;
-        let Some(bell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE) else {
+        let Some(doorbell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE)
+        else {
             return;
         };
-        calls[bell].what.store(ASK_MANAGE, Relaxed);
-        calls[bell].a.store(start << 12, Relaxed);
-        calls[bell].b.store(pages << 12, Relaxed);
-        calls[bell].state.store(CALL_MADE, Relaxed);
-        let page = POOL + space.pool_pages - (BELLS - bell) as u64;
+        calls[doorbell].what.store(ASK_MANAGE, Relaxed);
+        calls[doorbell].a.store(start << 12, Relaxed);
+        calls[doorbell].b.store(pages << 12, Relaxed);
+        calls[doorbell].state.store(CALL_MADE, Relaxed);
+        let page = POOL + space.pool_pages - (DOORBELLS - doorbell) as u64;
         self.tell(id, Some(at), Change::Remove { start: page, end: page + 1 });
     }
 
-    /// `replace`: a new area comes at once where the old one was (`MAP_FIXED`).
+    /// Begins an unmapping. `replace`: a new area at once takes the place of the old one
+    /// (`MAP_FIXED`).
     fn begin_unmap(&mut self, id: Id, at: usize, replace: bool) {
         if self.spaces[id].areas.range(..POOL).count() < 2 {
             return;
@@ -449,15 +454,16 @@ impl World {
         }
     }
 
-    /// A range is changed whose process may have forked and not been asked yet what it passed on.
+    /// Records the content of a changed range for children whose parent the pager has not asked
+    /// yet.
     fn spare(&mut self, id: Id, start: u64, end: u64) {
         if self.spaces[id].area_of(start).is_none_or(|(_, area)| area.on_fork == OnFork::Copy) {
             return;
         }
         let held: Vec<(u64, u64)> =
             self.spaces[id].truth.range(start..end).map(|(&page, &stamp)| (page, stamp)).collect();
-        let infants = self.spaces.iter_mut().filter(|space| space.parent == Some(id));
-        infants
+        let starting = self.spaces.iter_mut().filter(|space| space.parent == Some(id));
+        starting
             .filter(|child| child.mm.is_none())
             .for_each(|child| child.spared.extend(held.iter().copied()));
     }
@@ -471,7 +477,7 @@ impl World {
             .threads
             .iter()
             .any(|thread| matches!(thread.doing, Doing::Call { .. } | Doing::Zap { .. }));
-        // A discard under way of what moves: its thread would drop what is there later.
+        // The thread of a discard under way would later drop the moved pages.
         if busy || !space.areas_in(to, to + pages).is_empty() {
             return;
         }
@@ -566,7 +572,7 @@ impl World {
             }
         }
         self.spaces.push(copy);
-        // Told whatever is registered: the pool always is.
+        // The message comes regardless of other areas, because the pool is always registered.
         self.tell(id, Some(at), Change::Fork { child });
     }
 
@@ -577,10 +583,10 @@ impl World {
         }
     }
 
-    /// A process is no more, whatever it was doing (KERNEL-8).
+    /// Ends a process, whatever it is doing (KERNEL-8).
     pub(super) fn end(&mut self, id: Id) {
         self.note(|| format!("exit {id}"));
-        // Of its areas it cannot be asked any more, either.
+        // The pager cannot ask for its areas any more, either.
         let ranges: Vec<(u64, u64)> =
             self.spaces[id].areas.iter().map(|(&start, area)| (start, area.end)).collect();
         ranges.into_iter().for_each(|(start, end)| self.spare(id, start, end));
@@ -597,7 +603,7 @@ impl World {
         }
     }
 
-    /// Lends pages to a device, or locks them, or lets go of all of those.
+    /// Pins pages as for a device, or locks them, or releases all of those.
     fn pin(&mut self, id: Id) {
         let locks = self.rng.once_in(2);
         let held = |space: &mut Space| match locks {
@@ -623,7 +629,7 @@ impl World {
         }
     }
 
-    /// A thread begins to stop all others, and the agent.
+    /// Begins to trace: the thread stops all others, and the agent.
     fn begin_trace(&mut self, id: Id, at: usize) {
         let left = self.rng.between(4, 60) as u32;
         let agent = self.rng.below(self.spaces[id].threads.len() as u64) as usize;
@@ -632,7 +638,8 @@ impl World {
         self.note(|| format!("trace {id}: {tracer:?}"));
     }
 
-    /// It stops the next, looks at the next page, or lets the others go on.
+    /// Continues a tracer: it stops the next thread, examines the next page, or lets the others go
+    /// on.
     fn look_on(&mut self, id: Id, at: usize, active: bool) {
         let space = &mut self.spaces[id];
         let Some(tracer) = space.tracer else { return };
@@ -647,7 +654,7 @@ impl World {
         }
     }
 
-    /// Installs guards over a few pages (KERNEL-7), or lifts those there are.
+    /// Installs guards over a few pages (KERNEL-7), or removes one.
     fn guard_some(&mut self, id: Id) {
         let calm = self.calm && self.spaces[id].changing == 0;
         let space = &mut self.spaces[id];
@@ -659,10 +666,11 @@ impl World {
         }
         let Some((start, end)) = self.range(id, 4) else { return };
         let space = &mut self.spaces[id];
-        // Only where nothing was ever put: the kernel tells nobody of what a guard drops.
+        // Only over pages without content, because the kernel does not report pages that a guard
+        // drops.
         let empty = (start..end)
             .all(|page| !space.pages.contains_key(&page) && !space.truth.contains_key(&page));
-        // In the middle of an answer it comes too late for that (HAZARDS.md).
+        // In the middle of an answer the guard comes too late for the pager's check (HAZARDS.md).
         if empty && calm {
             let waits = |page: &u64| space.touches.iter().any(|touch| touch.page == *page);
             space.raced.extend((start..end).filter(waits));
@@ -671,7 +679,7 @@ impl World {
         }
     }
 
-    /// The agents to be that can go on.
+    /// Returns the joining agents that can go on.
     pub fn joiners(&self) -> Vec<Id> {
         let goes_on = |space: &Space| {
             let done = matches!(space.joining, Joining::Never | Joining::Done);
@@ -680,7 +688,8 @@ impl World {
         (0..self.spaces.len()).filter(|&id| goes_on(&self.spaces[id])).collect()
     }
 
-    /// An agent to be goes on, as `greet` does in the agent: it may take its time, take back what it said, or end.
+    /// Runs a step of a joining agent, as `hello` does in the agent. It may take its time, take
+    /// back its message, or end.
     pub fn step_joining(&mut self, id: Id) {
         match self.spaces[id].agent_doing {
             Doing::Call { change, told: Told::Read } => {
@@ -699,9 +708,9 @@ impl World {
                 Some(table) if !self.rng.once_in(4) => self.call(id, &table),
                 _ => Joining::Connects,
             },
-            Joining::Called { bell, connection } => {
+            Joining::Called { doorbell, connection } => {
                 let table = self.spaces[id].table.clone().expect("it has called through it");
-                let word = &table.get().calls[bell].state;
+                let word = &table.get().calls[doorbell].state;
                 let state = State(word.load(Relaxed));
                 if state.stage() != CALL_ANSWERED {
                     return;
@@ -714,7 +723,7 @@ impl World {
                 self.knocking.push(connection);
                 Joining::Has(connection)
             }
-            Joining::Has(connection) => self.greet(id, connection),
+            Joining::Has(connection) => self.hello(id, connection),
             other => other,
         };
     }
@@ -726,31 +735,32 @@ impl World {
         self.connections.len() - 1
     }
 
-    /// Calls through the table of an ancestor.
+    /// Calls through the shared memory of an ancestor.
     fn call(&mut self, id: Id, table: &SharedMemory) -> Joining {
         let calls = &table.get().calls;
-        let Some(bell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE) else {
+        let Some(doorbell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE)
+        else {
             return Joining::Begins;
         };
         let connection = self.connect(id);
-        calls[bell].what.store(ASK_JOIN, Relaxed);
-        calls[bell].a.store(id as u64, Relaxed);
-        calls[bell].b.store(connection as u64, Relaxed);
-        calls[bell].state.store(CALL_MADE, Relaxed);
-        let page = POOL + self.spaces[id].pool_pages - (BELLS - bell) as u64;
+        calls[doorbell].what.store(ASK_JOIN, Relaxed);
+        calls[doorbell].a.store(id as u64, Relaxed);
+        calls[doorbell].b.store(connection as u64, Relaxed);
+        calls[doorbell].state.store(CALL_MADE, Relaxed);
+        let page = POOL + self.spaces[id].pool_pages - (DOORBELLS - doorbell) as u64;
         self.tell(id, None, Change::Remove { start: page, end: page + 1 });
-        Joining::Called { bell, connection }
+        Joining::Called { doorbell, connection }
     }
 
-    /// What it does with its connection.
-    fn greet(&mut self, id: Id, at: usize) -> Joining {
-        let kind = if id == 0 { GREET_START } else { GREET_FORKED };
+    /// Performs the hello over its connection.
+    fn hello(&mut self, id: Id, at: usize) -> Joining {
+        let kind = if id == 0 { HELLO_START } else { HELLO_FORKED };
         let ends = id > 0 && self.rng.once_in(60);
         let (late, takes_back) = (self.rng.once_in(2), self.rng.once_in(20));
         let connection = &mut self.connections[at];
         match connection.answer {
             Some(true) => return Joining::Done,
-            // The first program would not have begun.
+            // Without a hello the first program would not have begun.
             Some(false) => return if id == 0 { Joining::Begins } else { Joining::Never },
             None if ends => {
                 connection.hung_up = true;
@@ -764,7 +774,7 @@ impl World {
         Joining::Has(at)
     }
 
-    /// The agents that can go on.
+    /// Returns the agents that can go on.
     pub fn agents(&self) -> Vec<Id> {
         let goes_on = |space: &Space| {
             let posted = || {
@@ -783,7 +793,7 @@ impl World {
         (0..self.spaces.len()).filter(|&id| goes_on(&self.spaces[id])).collect()
     }
 
-    /// An agent goes on.
+    /// Runs a step of an agent.
     pub fn step_agent(&mut self, id: Id) {
         let Some(shared) = self.spaces[id].shared.clone() else { return };
         let shared = shared.get();
@@ -872,7 +882,7 @@ impl World {
         self.spaces[id].agent = Agent::At(at + 1);
     }
 
-    /// As a write does, but without writing (`MADV_POPULATE_WRITE`).
+    /// Populates a page as a write does, but without writing (`MADV_POPULATE_WRITE`).
     fn touch_for_agent(&mut self, id: Id, page: u64, write: bool) -> Doing {
         let space = &mut self.spaces[id];
         let Some((_, area)) = space.area_of(page) else {
@@ -907,8 +917,8 @@ impl Page {
 }
 
 impl Space {
-    /// Whether a discard that touches `[start, end)` is under way: what it drops at its end is the program's
-    /// own race with whatever else it does there.
+    /// Whether a discard that overlaps `[start, end)` is under way. Its drop at the end races with
+    /// other actions of the program there, which is the program's own fault.
     fn drops(&self, start: u64, end: u64) -> bool {
         self.threads.iter().any(|thread| match thread.doing {
             Doing::Call { change: Change::Remove { start: from, end: to }, .. }
@@ -917,7 +927,7 @@ impl Space {
         })
     }
 
-    /// Pages of address space, the pool aside.
+    /// Returns the number of mapped pages, without the pool.
     fn mapped(&self) -> u64 {
         self.areas.range(..POOL).map(|(&start, area)| area.end - start).sum()
     }

@@ -1,8 +1,8 @@
-//! Numbers from a seed, drawn in the ways that the simulation needs.
+//! Random numbers from a seed, drawn in the ways that the simulation needs.
 
 use ebb_mm::random::Random;
 
-/// The source.
+/// Random number generator.
 #[derive(Debug, Clone)]
 pub struct Rng(Random);
 
@@ -16,27 +16,27 @@ impl Rng {
         self.0.word()
     }
 
-    /// One of `0..limit`.
+    /// Draws one of `0..limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 
-    /// One of `from..to`.
+    /// Draws one of `from..to`.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from)
     }
 
-    /// True once in `times`.
+    /// Returns true once in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of `items`.
+    /// Draws one of `items`.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> Option<T> {
         (!items.is_empty()).then(|| items[self.below(items.len() as u64) as usize])
     }
 
-    /// An index, each as likely as its weight says.
+    /// Draws an index with a probability in proportion to its weight.
     pub fn weighted(&mut self, weights: &[u64]) -> usize {
         let mut at = self.below(weights.iter().sum());
         for (index, &weight) in weights.iter().enumerate() {

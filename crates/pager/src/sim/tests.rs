@@ -1,4 +1,4 @@
-//! The runs.
+//! Runs of the simulation.
 
 use super::driver::{Driver, Over};
 use super::fakes::{FakeProcess, FakeSpace};
@@ -6,12 +6,12 @@ use super::program::Mix;
 use super::world::{Area, Change, Doing, OnFork, POOL, Page};
 use crate::broken::{Rule, set_broken};
 use crate::counters::Counters;
-use crate::link::UNTOLD;
+use crate::link::UNREPORTED;
 use crate::mm::Mm;
 use crate::reclaim::Reclaim;
-use crate::server::token_uffd;
-use crate::{door, errand, fork};
-use ebb_mm::resident::{Arrival, Entry, Place, Space};
+use crate::server::epoll_key_uffd;
+use crate::{fork, listener, slow_work};
+use ebb_mm::resident::{Arrival, Entry, FrameState, Space};
 use ebb_mm::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -34,25 +34,25 @@ const RULES: [Rule; 10] = [
     Rule::Patience1,
 ];
 
-/// A run from a seed.
+/// Result of a run from a seed.
 struct Run {
-    /// What went wrong.
+    /// The failure.
     failure: Option<String>,
     steps: u64,
-    /// What led to it.
+    /// Events that led to it.
     log: Vec<String>,
 }
 
-/// What came up: a simulation in which nothing happens finds nothing.
+/// Counts of events: a simulation in which nothing happens finds nothing.
 #[derive(Debug, Default)]
 struct Seen {
     fresh: u64,
-    rescued: u64,
+    reactivated: u64,
     loaded: u64,
     ahead: u64,
     copied: u64,
     stale: u64,
-    cooled: u64,
+    to_standby: u64,
     evicted: u64,
     clean: u64,
     unmovable: u64,
@@ -64,13 +64,14 @@ impl Seen {
     fn add(&mut self, counters: &Counters) {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         self.fresh += get(&counters.faults_fresh);
-        self.rescued += get(&counters.faults_rescued);
+        self.reactivated += get(&counters.faults_reactivated);
         self.loaded += get(&counters.faults_loaded);
-        self.ahead +=
-            get(&counters.pages_ahead) + get(&counters.zeros_ahead) + get(&counters.rescued_ahead);
+        self.ahead += get(&counters.pages_ahead)
+            + get(&counters.zeros_ahead)
+            + get(&counters.reactivated_ahead);
         self.copied += get(&counters.faults_copied);
         self.stale += get(&counters.faults_stale);
-        self.cooled += get(&counters.cooled);
+        self.to_standby += get(&counters.to_standby);
         self.evicted += get(&counters.evicted);
         self.clean += get(&counters.clean);
         self.unmovable += get(&counters.unmovable);
@@ -83,7 +84,7 @@ fn run(seed: u64, steps: u64, log: bool, seen: &mut Seen) -> Run {
     QUIET.call_once(|| {
         let loud = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            // How a run that has failed ends is no news.
+            // The unwinding of a failed run needs no message.
             if !info.payload().is::<Over>() {
                 loud(info);
             }
@@ -124,8 +125,8 @@ fn expect_clean(seeds: std::ops::Range<u64>, steps: u64) -> (u64, Seen) {
     (total, seen)
 }
 
-/// Has a rule broken on purpose: what is noticed, within a thousand seeds, and is not there with the rule kept. Seed `first`
-/// is tried first: one that notices it saves the others.
+/// Breaks a rule on purpose. A failure must be noticed within a thousand seeds, and must not occur
+/// with the rule kept. Seed `first` comes first; if it notices the failure it saves the others.
 fn expect_noticed(rule: Rule, first: u64) {
     set_broken(Some(rule));
     let noticed = (first..1000)
@@ -151,7 +152,7 @@ fn every_page_is_what_was_written_in_a_hundred_thousand_steps() {
     assert!(steps >= 100_000, "{steps} steps");
 }
 
-/// Nothing is killed, lost or turned away by a host that stops for seconds.
+/// Shows that a host that stops for seconds causes no kill, loss or refusal.
 #[test]
 fn a_host_that_stops_for_seconds_ends_nothing() {
     let stalls = (0..).filter(|&seed| Driver::new(seed, false).stalls);
@@ -160,7 +161,7 @@ fn a_host_that_stops_for_seconds_ends_nothing() {
     assert!(steps >= 2500, "{steps} steps");
 }
 
-/// What a failing seed shows once it must show again.
+/// Shows that a seed repeats a run exactly, so that a failure can be repeated.
 #[test]
 fn a_seed_repeats_itself() {
     for seed in [3, 11, 17, 29] {
@@ -206,7 +207,8 @@ fn moves_that_are_decided_and_may_still_be_made_are_noticed() {
     expect_noticed(Rule::Ord7, 79);
 }
 
-/// A tracer had stopped the agent in the middle of a batch, and waited for a page for ever: no message was read.
+/// Shows that a tracer that has stopped the agent in the middle of a batch gets its page. Otherwise
+/// no message is read and it waits for ever.
 #[test]
 fn a_tracer_waits_for_no_batch_of_an_agent_that_it_has_stopped() {
     expect_clean(73..74, 3000);
@@ -227,7 +229,8 @@ fn children_that_are_taken_for_one_another_are_noticed() {
     expect_noticed(Rule::Identity1, 211);
 }
 
-/// kswapd took the pages of such a child off the lists, found nobody to move them, and they never left again.
+/// Shows that kswapd keeps such pages on the lists. No agent can move them, and isolated pages
+/// would never leave again.
 #[test]
 fn pages_of_a_child_that_is_still_being_copied_stay_on_the_lists() {
     let driver = Driver::new(1, false);
@@ -235,14 +238,15 @@ fn pages_of_a_child_that_is_still_being_copied_stay_on_the_lists() {
     for page in 0..3 {
         driver.pager.resident().map(&mut child, Vpn(page), Arrival::Adopted, None);
     }
-    assert_eq!(Reclaim::new(&driver.pager).cool(3), 0);
+    assert_eq!(Reclaim::new(&driver.pager).deactivate(3), 0);
     let resident = driver.pager.resident();
-    assert_eq!(resident.count(Place::Isolated), 0);
-    assert!(resident.count(Place::Parked) > 0);
+    assert_eq!(resident.count(FrameState::Isolated), 0);
+    assert!(resident.count(FrameState::Unevictable) > 0);
 }
 
-/// Its agent was stopped before it could tell of the move; another thread had moved the area away meanwhile, which nobody had
-/// read, and a third mapped and filled another where it was. The page counted as never moved, and was dropped.
+/// Shows that a moved page is kept if the agent was stopped before its report. Another thread has
+/// moved the area away, unread, and a third has mapped and filled another area there. The page must
+/// not count as never moved and be dropped.
 #[test]
 fn a_page_that_was_moved_is_kept_though_another_lies_where_it_was() {
     const PAGE: u64 = 0x9003;
@@ -268,14 +272,14 @@ fn a_page_that_was_moved_is_kept_though_another_lies_where_it_was() {
         space.pages.insert(address >> 12, moved);
         space.pages.insert(PAGE, other);
         let entries = &space.shared.as_ref().expect("it has an agent").get().entries;
-        entries[0].result.store(-UNTOLD, Relaxed);
+        entries[0].result.store(-UNREPORTED, Relaxed);
     }
     assert_eq!(Reclaim::new(&driver.pager).decide(&mm, &[(frames[0], place)]), Some(1));
-    assert!(matches!(mm.lock().space.get(Vpn(PAGE)), Entry::Cool(_)));
+    assert!(matches!(mm.lock().space.get(Vpn(PAGE)), Entry::Standby(_)));
 }
 
-/// A child whose process is not known yet.
-fn untold_child() -> (Rc<Driver>, Arc<Mm>) {
+/// Creates a child whose process is unidentified.
+fn unidentified_child() -> (Rc<Driver>, Arc<Mm>) {
     let driver = Driver::new(1, false);
     driver.begin();
     let all_raw = Mix { raw: 100, ..driver.mix.clone() };
@@ -283,24 +287,25 @@ fn untold_child() -> (Rc<Driver>, Arc<Mm>) {
     let id = |id: usize| driver.world.lock().spaces[id].mm;
     let parent = id(0).expect("it is served");
     while id(1).is_none() {
-        driver.servers[0].borrow_mut().turn(&[token_uffd(MmId(parent))]);
+        driver.servers[0].borrow_mut().turn(&[epoll_key_uffd(MmId(parent))]);
         driver.learn_numbers();
-        errand::go(&driver.pager, &driver.pending);
+        slow_work::go(&driver.pager, &driver.pending);
     }
     let child = driver.pager.mm(MmId(id(1).expect("it is served"))).expect("it is there");
     (driver, child)
 }
 
-/// A touch that had waited was answered without a look where the page map could not be read: one thread of a child that had
-/// not been told yet waited for a page, since the mapping was changing, and another one put a guard there.
+/// Shows that a waiting fault is not answered without a check if the page map cannot be read. One
+/// thread of an unidentified child waits for a page while the mapping changes. Another thread puts
+/// a guard there.
 #[test]
 fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     const PAGE: u64 = 0x9003;
-    let (driver, child) = untold_child();
+    let (driver, child) = unidentified_child();
     let world = || driver.world.lock();
     let serve = |id: usize| {
         let mm = world().spaces[id].mm.expect("it is served");
-        driver.servers[0].borrow_mut().turn(&[token_uffd(MmId(mm))]);
+        driver.servers[0].borrow_mut().turn(&[epoll_key_uffd(MmId(mm))]);
         driver.learn_numbers();
     };
     let step = |id: usize| world().step_thread((id, 0), &driver.mix, false);
@@ -326,10 +331,12 @@ fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     assert_eq!(world().spaces[1].threads[0].doing, Doing::Nothing, "it has met the guard");
 }
 
-/// Each of hundreds was looked for among all of them, again and again until its mapping stood still: they waited for minutes.
+/// Shows that a child that reports its thread is found without a search of all processes. Hundreds
+/// of children would otherwise wait for minutes, each searched again and again until its mapping is
+/// still.
 #[test]
 fn a_child_that_says_who_it_is_is_found_without_a_look_at_all() {
-    let (driver, child) = untold_child();
+    let (driver, child) = unidentified_child();
     let thread = |id: usize| driver.world.lock().spaces[id].threads[0].id;
     let changing = |count| driver.world.lock().spaces[1].changing = count;
     let find = |said| {
@@ -344,21 +351,22 @@ fn a_child_that_says_who_it_is_is_found_without_a_look_at_all() {
     assert_eq!(child.pid(), driver.world.lock().spaces[1].pid);
 }
 
-/// What it had so was counted whole for each child of a program far from its limit, until that was counted anew: 50 children of
-/// 24 MiB held 470 MiB, as the report had it.
+/// Shows that pages of unregistered areas count once for parent and child. Counted in full for each
+/// child, 50 children of 24 MiB held 470 MiB in the report.
 #[test]
 fn a_child_shares_what_its_parent_has_in_areas_that_are_not_registered() {
-    let (driver, child) = untold_child();
+    let (driver, child) = unidentified_child();
     let parent = driver.pager.mms().remove(0);
     let (there, known) = (parent.resident_pages(), parent.known.load(Relaxed));
     assert!(there.cast_signed() > known, "{there} {known}");
     assert_eq!(child.discount.load(Relaxed), there.cast_signed());
 }
 
-/// And the other, no child of the run's, is not looked into: the program may say what it likes.
+/// Shows that a child is found despite a wrong number. The process with that number is no child of
+/// the run, and is not inspected.
 #[test]
 fn a_child_whose_number_is_another_s_here_is_found_all_the_same() {
-    let (driver, child) = untold_child();
+    let (driver, child) = unidentified_child();
     let others = driver.world.lock().spaces[0].threads[0].id;
     driver.world.lock().opened.clear();
     assert_eq!(fork::find_process(&driver.pager, &child, Some(others)), Some(true));
@@ -366,8 +374,9 @@ fn a_child_whose_number_is_another_s_here_is_found_all_the_same() {
     assert_eq!((child.pid(), driver.world.lock().opened.as_slice()), (own, [own].as_slice()));
 }
 
-/// What of such an area was in the store was the child's, where zeros were due: another thread of the parent unmapped it
-/// before the fork was read, or the parent ended before it was asked.
+/// Shows that the child gets zeros in such an area, even if a page of it is in the store. Another
+/// thread of the parent may unmap the area before the fork is read. The parent may also end before
+/// the pager can ask it.
 #[test]
 fn what_a_fork_wipes_is_not_inherited_though_the_parent_cannot_be_asked_any_more() {
     for on_fork in [OnFork::Copy, OnFork::Wipe, OnFork::Leave] {
@@ -376,7 +385,8 @@ fn what_a_fork_wipes_is_not_inherited_though_the_parent_cannot_be_asked_any_more
     }
 }
 
-/// Whether the child of a fork has a page of such an area, of which its parent has let go since, or which has ended.
+/// Returns whether the child of a fork has a page of an area that its parent has unmapped since, or
+/// whose parent has ended.
 fn inherits(on_fork: OnFork, ends: bool) -> bool {
     const PAGE: u64 = 0x9003;
     let driver = Driver::new(1, false);
@@ -402,13 +412,13 @@ fn inherits(on_fork: OnFork, ends: bool) -> bool {
         space.changing += 1;
     }
     let child = loop {
-        driver.servers[0].borrow_mut().turn(&[token_uffd(parent.id)]);
+        driver.servers[0].borrow_mut().turn(&[epoll_key_uffd(parent.id)]);
         if ends && world().spaces[0].alive {
             world().step_thread((0, 0), &driver.mix, false);
             assert!(world().spaces[1].born, "the fork was read, and has returned");
             world().end(0);
         }
-        errand::go(&driver.pager, &driver.pending);
+        slow_work::go(&driver.pager, &driver.pending);
         if let Some(child) = driver.pager.mms().into_iter().find(|mm| mm.id != parent.id) {
             break child;
         }
@@ -416,23 +426,23 @@ fn inherits(on_fork: OnFork, ends: bool) -> bool {
     child.lock().space.get(Vpn(PAGE)) != Entry::None
 }
 
-/// The page by which it was to be told stayed in the budget until the next measurement.
+/// Shows that the identity page of a refused process leaves the budget at once.
 #[test]
 fn who_is_not_taken_on_leaves_nothing_in_the_budget() {
     let driver = Driver::new(1, false);
     let mix = driver.mix.clone();
     driver.world.lock().begin_fork(0, 0, &mix);
-    // The fork has returned: its token can be put there.
+    // The fork has returned, so the identity page can be placed.
     driver.world.lock().spaces[0].changing = 0;
-    let held = driver.pager.resident().zone.held();
+    let held = driver.pager.resident().zone.resident();
     let uffd = Box::new(FakeSpace { world: driver.world.clone(), id: 0 });
     let other = Box::new(FakeProcess { world: driver.world.clone(), id: 1, pid: 0 });
     let pool = (POOL << 12, driver.pager.config.pool_bytes);
-    assert!(door::take_on(&driver.pager, uffd, other, pool, false).is_err());
-    assert_eq!(driver.pager.resident().zone.held(), held);
+    assert!(listener::take_on(&driver.pager, uffd, other, pool, false).is_err());
+    assert_eq!(driver.pager.resident().zone.resident(), held);
 }
 
-/// One seed, told step by step.
+/// Replays one seed and prints its log.
 #[test]
 #[ignore = "for a seed that failed"]
 fn replay() {
@@ -446,7 +456,7 @@ fn replay() {
     println!("seed {seed}: {:?}", run.failure);
 }
 
-/// A night's run: ten million steps over a thousand seeds, unless told otherwise.
+/// A night's run: ten million steps over a thousand seeds by default.
 #[test]
 #[ignore = "takes its time"]
 fn night() {

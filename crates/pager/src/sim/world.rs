@@ -1,17 +1,23 @@
-//! The kernel's half of the simulation: address spaces, their pages, their messages.
+//! Kernel part of the simulation: address spaces, their pages, their messages.
 //!
-//! Modelled after fs/userfaultfd.c and mm/userfaultfd.c of Linux 6.18, as far as a program and a pager can
-//! tell. Every rule that the pager relies on is here, with the freedom that the kernel has:
-//! * KERNEL-1: `read` gives waiting touches first, in any order, then changes in the order in which they were made.
-//! * KERNEL-2: from the moment a change begins until its thread goes on after the change was read, pages cannot
-//!   be placed, moved, protected or poisoned: EAGAIN. A thread goes on some time after the reading.
-//! * KERNEL-3: a discard drops pages after it was read; an unmapping and a remapping are done before they are told.
-//! * KERNEL-4: a fork copies the tables, then tells; the child runs after that was read.
-//! * KERNEL-5: a touch waits until somebody wakes it, and then touches again.
-//! * KERNEL-6: a page can be moved only while nobody shares, pins or locks it, and only into a hole. Now and then it is moved
-//!   and said to be refused (EEXIST).
-//! * KERNEL-7: a page placed over a guard marker replaces it. Nothing may be, but for a touch that came before the guard.
-//! * KERNEL-8: who is killed in the middle of a fork has no child.
+//! Modelled after fs/userfaultfd.c and mm/userfaultfd.c of Linux 6.18, as far as a program and a
+//! pager can observe. Every rule that the pager relies on is here, with the freedom that the kernel
+//! has:
+//! * KERNEL-1: `read` returns waiting faults first, in any order, then changes in the order in
+//!   which they were made.
+//! * KERNEL-2: while a change is under way, pages cannot be placed, moved, protected or poisoned:
+//!   EAGAIN. This lasts until the thread goes on after the change was read. A thread goes on some
+//!   time after the reading.
+//! * KERNEL-3: a discard drops pages after its message was read. An unmapping and a remapping are
+//!   done before their messages.
+//! * KERNEL-4: a fork copies the tables, then sends its message. The child runs after that was
+//!   read.
+//! * KERNEL-5: a fault waits for a wakeup, and then repeats its access.
+//! * KERNEL-6: a page can be moved only while it is not shared, pinned or locked, and only into a
+//!   hole. Now and then the move happens and returns an error (EEXIST).
+//! * KERNEL-7: a page placed over a guard marker replaces it. No page may be placed there, except
+//!   for a fault that came before the guard.
+//! * KERNEL-8: a process killed in the middle of a fork has no child.
 
 use super::rng::Rng;
 use ebb_sys::uffd::PlaceError;
@@ -21,16 +27,16 @@ use std::sync::Arc;
 /// Index of an address space in the world.
 pub type Id = usize;
 
-/// Page number of the pool of every address space, and how many pages it has.
+/// Page number of the pool in every address space.
 pub const POOL: u64 = 1 << 20;
 
-/// A page in memory. Who shares it after a fork holds the same `frame`.
+/// A page in memory. Address spaces that share it after a fork have clones of one `frame`.
 #[derive(Clone, Debug)]
 pub struct Page {
     pub stamp: u64,
     pub frame: Arc<()>,
     pub protected: bool,
-    /// The kernel's zero page.
+    /// Whether this is the kernel's zero page.
     pub zero: bool,
 }
 
@@ -39,7 +45,7 @@ impl Page {
         Self { stamp, frame: Arc::new(()), protected: false, zero: false }
     }
 
-    /// The kernel's zero page.
+    /// Creates the kernel's zero page.
     pub fn nothing() -> Self {
         Self { zero: true, ..Self::new(0) }
     }
@@ -49,7 +55,7 @@ impl Page {
     }
 }
 
-/// What a fork makes of an area.
+/// Treatment of an area at a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnFork {
     Copy,
@@ -65,7 +71,7 @@ pub struct Area {
     pub on_fork: OnFork,
 }
 
-/// A change of an address space, on its way to the pager.
+/// A change of an address space, as a message for the pager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     Remove { start: u64, end: u64 },
@@ -74,29 +80,29 @@ pub enum Change {
     Fork { child: Id },
 }
 
-/// How far a thread's call has come.
+/// Whether the message of a thread's call was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     No,
     Read,
 }
 
-/// What a thread does.
+/// Activity of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doing {
     /// Between two operations.
     Nothing,
-    /// About to touch a page (again).
+    /// About to access a page (again).
     Touch { page: u64, write: bool },
     /// Asleep until a page is there.
     Wait { page: u64, write: bool },
     /// In a call that made this change.
     Call { change: Change, told: Told },
-    /// Dropping pages, after that was told.
+    /// Dropping pages, after the message of the discard was read.
     Zap { start: u64, end: u64 },
-    /// Waiting for its call to be answered.
-    Announced { bell: usize },
-    /// A move has been made, or refused, and is to be told of.
+    /// Waiting for the answer to its call.
+    Announced { doorbell: usize },
+    /// A move was made, or refused, and has yet to be reported.
     Moved { errno: i32 },
 }
 
@@ -112,34 +118,35 @@ pub struct Touch {
 pub struct Thread {
     pub id: u32,
     pub doing: Doing,
-    /// Where a pass over memory goes on.
+    /// Page at which a sequential pass over memory goes on.
     pub cursor: u64,
 }
 
-/// The agent of an address space: where it is in its batch.
+/// Agent of an address space, and its position in a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Agent {
-    /// None: it has not joined, or never will.
+    /// No agent: it has not joined, or never will.
     Absent,
-    /// Its thread has yet to start.
+    /// The agent's thread has yet to start.
     Starting,
     Idle,
     At(usize),
 }
 
-/// How far an agent has come to join.
+/// Progress of an agent that joins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Joining {
-    /// It never will.
+    /// It never joins.
     Never,
-    /// It is to begin.
+    /// It is about to begin.
     Begins,
-    /// It has called through its ancestor's table, for one end of this connection to be fetched.
+    /// It has called through its ancestor's shared memory, and waits until one end of this
+    /// connection is fetched.
     Called {
-        bell: usize,
+        doorbell: usize,
         connection: usize,
     },
-    /// It is to connect.
+    /// It is about to connect.
     Connects,
     /// It has a connection.
     Has(usize),
@@ -149,26 +156,28 @@ pub enum Joining {
 /// A connection that is to become a line.
 #[derive(Debug)]
 pub struct Connection {
-    /// Whose.
+    /// Address space of the agent.
     pub id: Id,
-    /// The pager has an end.
+    /// Whether the pager has an end.
     pub held: bool,
-    /// The greeting that waits to be heard, and whether one was.
+    /// The unread hello, if there is one; `heard` says whether one was read.
     pub said: Option<u32>,
     pub heard: bool,
     pub hung_up: bool,
-    /// Whether it was taken on.
+    /// Whether the pager has accepted it.
     pub answer: Option<bool>,
 }
 
-/// Who stops all other threads of an address space, and the agent, one after another, as the leak sanitizer does.
+/// A thread that stops all other threads of an address space and the agent, one after another, as
+/// the leak sanitizer does.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracer {
     pub thread: u32,
-    /// How many it has stopped, of the others; and after how many it stops the agent.
+    /// Number of stopped threads, the agent included; `agent` is the number after which it stops
+    /// the agent.
     pub stopped: usize,
     pub agent: usize,
-    /// What it is still to look at.
+    /// Number of pages that it has yet to examine.
     pub left: u32,
 }
 
@@ -178,30 +187,30 @@ pub struct Space {
     pub alive: bool,
     pub stopped: bool,
     pub tracer: Option<Tracer>,
-    /// Nobody may open it any more.
+    /// Whether no process may open it any more.
     pub hidden: bool,
-    /// The pager has been told of its end.
+    /// Whether the pager knows of its end.
     pub hung_up: bool,
     pub pages: BTreeMap<u64, Page>,
     pub areas: BTreeMap<u64, Area>,
-    /// Ranges unmapped lately: where the next areas may lie.
+    /// Ranges unmapped lately, where the next areas may lie.
     pub freed: Vec<(u64, u64)>,
     pub guards: BTreeSet<u64>,
-    /// Guards that were put where a thread waits for a page.
+    /// Guards at pages that a thread waits for.
     pub raced: BTreeSet<u64>,
     pub pinned: BTreeSet<u64>,
     pub locked: BTreeSet<u64>,
     pub poisoned: BTreeSet<u64>,
-    /// What the program wrote last; absent: zeros.
+    /// Stamps that the program wrote last; absent for zeros.
     pub truth: BTreeMap<u64, u64>,
-    /// Pages that are being dropped, or were when this was forked: zeros are as good.
+    /// Pages that a discard is dropping, or was at the fork. Zeros are also valid.
     pub loose: BTreeSet<u64>,
-    /// Pages written while a discard of them had been read of and had yet to drop them: what is moved out of its way
-    /// meanwhile stays, as if it had been written after it.
+    /// Pages written after the message of a discard was read and before it drops them. If such a
+    /// page moves out meanwhile, it stays, as if written after the discard.
     pub late: BTreeSet<u64>,
     pub touches: Vec<Touch>,
     pub changes: VecDeque<Change>,
-    /// Changes under way (KERNEL-2).
+    /// Number of changes under way (KERNEL-2).
     pub changing: u32,
     pub threads: Vec<Thread>,
     pub agent: Agent,
@@ -209,51 +218,52 @@ pub struct Space {
     pub told: bool,
     pub shared: Option<Arc<super::fakes::SharedMemory>>,
     pub pool_pages: u64,
-    /// Who has forked it.
+    /// Parent of the fork.
     pub parent: Option<Id>,
-    /// It told of a change before anybody served it.
+    /// Whether it sent a change before the pager served it.
     pub early: bool,
-    /// What lay in areas that were not passed on, and that the parent has changed before the pager could ask it. Where
-    /// the child cannot be asked either it may have that (HAZARDS.md).
+    /// Content of areas that the fork did not pass on, and that the parent changed before the pager
+    /// could ask. If the pager cannot ask the child either, the child may have this content
+    /// (HAZARDS.md).
     pub spared: BTreeMap<u64, u64>,
-    /// How far its agent has come to join.
+    /// Progress of its agent in joining.
     pub joining: Joining,
-    /// The memory that its nearest ancestor with an agent shared with the pager.
+    /// Shared memory of its nearest ancestor with an agent.
     pub table: Option<Arc<super::fakes::SharedMemory>>,
-    /// Runs: the parent's fork has been read.
+    /// Whether it runs, because the message of the parent's fork was read.
     pub born: bool,
     /// Number of the address space in the pager, once it has one.
     pub mm: Option<u32>,
 }
 
-/// Everything the simulated kernel knows.
+/// State of the simulated kernel.
 #[derive(Debug)]
 pub struct World {
     pub rng: Rng,
     pub spaces: Vec<Space>,
     pub connections: Vec<Connection>,
-    /// Connections that nobody has accepted yet.
+    /// Connections that are not accepted yet.
     pub knocking: Vec<usize>,
     pub stamps: u64,
     pub threads: u32,
-    /// Pages of other content, by their stamps.
+    /// Contents of identity pages, by their stamps.
     pub tokens: BTreeMap<u64, Box<[u8; 4096]>>,
-    /// The first thing that went wrong.
+    /// The first failure.
     pub failure: Option<String>,
     pub said: Vec<String>,
     pub killed: bool,
-    /// Nobody of the pager is in the middle of anything.
+    /// Whether no thread of the pager is in the middle of an operation.
     pub calm: bool,
-    /// How many tokens were asked for: they are numbered here.
-    pub tokens_asked: u128,
-    /// How often all processes were asked for, and which were looked into.
+    /// Number of identities requested. They are numbered here.
+    pub identities_asked: u128,
+    /// Number of requests for all processes; `opened` lists the processes inspected.
     pub trees_asked: u64,
     pub opened: Vec<u32>,
-    /// In a thousand: how often a call fails for a reason of its own.
+    /// Number of calls in a thousand that fail for an unrelated reason.
     pub trouble: u64,
-    /// Agents may be stopped between a move and what they tell of it.
+    /// Whether agents may be stopped between a move and its report.
     pub splits: bool,
-    /// What happened, for a failing seed.
+    /// Log of events, for a failing seed.
     pub log: Option<Vec<String>>,
 }
 
@@ -271,7 +281,7 @@ impl World {
             said: Vec::new(),
             killed: false,
             calm: true,
-            tokens_asked: 0,
+            identities_asked: 0,
             trees_asked: 0,
             opened: Vec::new(),
             trouble: 0,
@@ -296,7 +306,7 @@ impl World {
         self.stamps
     }
 
-    /// A page that no program wrote.
+    /// Stores a page that no program wrote. Returns its stamp.
     pub fn keep_token(&mut self, page: &[u8; 4096]) -> u64 {
         let stamp = self.new_stamp();
         self.tokens.insert(stamp, Box::new(*page));
@@ -308,8 +318,8 @@ impl World {
         Thread { id: self.threads, doing: Doing::Nothing, cursor: 0 }
     }
 
-    /// Whether memory that nobody can give back leaves too little for the others: then a run may end as out of
-    /// memory.
+    /// Whether memory that cannot be given back leaves too little for the others. A run may then
+    /// end as out of memory.
     pub fn is_stuck_full(&self, limit: u64) -> bool {
         let fixed = |space: &Space| match space.agent {
             _ if space.is_stopped() => space.resident(),
@@ -320,7 +330,7 @@ impl World {
         fixed > limit / 2
     }
 
-    /// What of memory who holds.
+    /// Describes the memory of each address space.
     pub fn held(&self) -> String {
         let of = |(id, space): (usize, &Space)| {
             let count = |which: &dyn Fn(&u64, &Page) -> bool| {
@@ -345,7 +355,7 @@ impl World {
         self.rng.below(1000) < trouble
     }
 
-    /// An address space may be asked to place pages.
+    /// Checks whether pages may be placed in an address space.
     fn may_place(&mut self, id: Id) -> Result<(), PlaceError> {
         if !self.spaces[id].alive {
             return Err(PlaceError::Dead);
@@ -436,7 +446,7 @@ impl World {
         true
     }
 
-    /// Moves a page; 0 or an errno.
+    /// Moves a page. Returns 0 or an errno.
     pub fn move_page(&mut self, id: Id, to: u64, from: u64) -> i32 {
         const EAGAIN: i32 = 11;
         const ENOENT: i32 = 2;
@@ -467,17 +477,18 @@ impl World {
 }
 
 impl Space {
-    /// By a signal, or by a tracer.
+    /// Whether a signal or a tracer has stopped it.
     pub fn is_stopped(&self) -> bool {
         self.stopped || self.tracer.is_some_and(|tracer| self.is_traced_whole(tracer))
     }
 
-    /// Whether it has stopped all that there are.
+    /// Whether the tracer has stopped all other threads and the agent.
     pub fn is_traced_whole(&self, tracer: Tracer) -> bool {
         tracer.stopped == self.threads.len()
     }
 
-    /// Whether a thread goes on: none in user space does that is traced. The tracer waits for each that it stops in a call.
+    /// Whether a thread goes on. A traced thread does not go on in user space. The tracer waits for
+    /// each thread that it stops in a call.
     pub fn lets(&self, thread: &Thread) -> bool {
         let in_call =
             |thread: &Thread| matches!(thread.doing, Doing::Call { .. } | Doing::Zap { .. });
@@ -490,7 +501,7 @@ impl Space {
         in_call(thread) || !self.has_stopped(tracer, thread.id)
     }
 
-    /// A signal takes a thread that waits for a page out of its touch.
+    /// Stops the next thread. The signal interrupts a thread that waits for a page.
     pub fn stop_next(&mut self, tracer: Tracer) {
         self.tracer = Some(Tracer { stopped: tracer.stopped + 1, ..tracer });
         let (touches, threads) = (&mut self.touches, &mut self.threads);
@@ -505,7 +516,7 @@ impl Space {
         }
     }
 
-    /// Whether this thread, by its index, traces the others.
+    /// Whether the thread with this index traces the others.
     pub fn is_tracer(&self, at: usize) -> bool {
         self.tracer.is_some_and(|tracer| tracer.thread == self.threads[at].id)
     }
@@ -531,19 +542,19 @@ impl Space {
         !matches!(self.agent_doing, Doing::Nothing | Doing::Moved { .. })
     }
 
-    /// The area that a page is in.
+    /// Returns the area of a page.
     pub fn area_of(&self, page: u64) -> Option<(u64, Area)> {
         let (&start, &area) = self.areas.range(..=page).next_back()?;
         (page < area.end).then_some((start, area))
     }
 
-    /// The areas that `[start, end)` touches.
+    /// Returns the areas that overlap `[start, end)`.
     pub fn areas_in(&self, start: u64, end: u64) -> Vec<(u64, Area)> {
         let all = self.areas.range(..end).map(|(&from, &area)| (from, area));
         all.filter(|&(_, area)| area.end > start).collect()
     }
 
-    /// Makes `page` a border between areas.
+    /// Splits the area of `page` there.
     pub fn split(&mut self, page: u64) {
         if let Some((start, area)) = self.area_of(page)
             && start < page
@@ -553,7 +564,7 @@ impl Space {
         }
     }
 
-    /// Wakes who waits in `[start, end)`.
+    /// Wakes the threads that wait in `[start, end)`.
     pub fn wake(&mut self, start: u64, end: u64) {
         let doing = self.threads.iter_mut().map(|thread| &mut thread.doing);
         for doing in doing.chain([&mut self.agent_doing]) {
@@ -563,7 +574,7 @@ impl Space {
                 *doing = Doing::Touch { page, write };
             }
         }
-        // A message of a thread that was woken before it was read is gone.
+        // The unread message of a woken thread is gone.
         self.touches.retain(|touch| !(start..end).contains(&touch.page));
     }
 
@@ -578,7 +589,7 @@ impl Space {
         }
     }
 
-    /// The program has zeros in `[start, end)` from now on.
+    /// Sets the content of `[start, end)` to zeros.
     pub fn clear(&mut self, start: u64, end: u64) {
         self.truth.retain(|page, _| !(start..end).contains(page));
         self.spared.retain(|page, _| !(start..end).contains(page));
@@ -586,7 +597,7 @@ impl Space {
         self.late.retain(|page| !(start..end).contains(page));
     }
 
-    /// A discard drops what it finds.
+    /// Drops the pages of a discard that are still there.
     pub fn zap(&mut self, start: u64, end: u64) {
         let missed = |page: &u64| !self.pages.contains_key(page);
         let missed: Vec<u64> = self.late.range(start..end).copied().filter(missed).collect();
@@ -600,7 +611,7 @@ impl Space {
         }
     }
 
-    /// Whether a discard of the page has been read of and has yet to drop it.
+    /// Whether the message of a discard of the page was read, and the discard has yet to drop it.
     pub fn is_late(&self, page: u64) -> bool {
         let drops = |doing: &Doing| match *doing {
             Doing::Zap { start, end } => (start..end).contains(&page),
@@ -609,7 +620,7 @@ impl Space {
         self.threads.iter().any(|thread| drops(&thread.doing)) || drops(&self.agent_doing)
     }
 
-    /// What the program may read in a page.
+    /// Whether the program may read this stamp in a page.
     pub fn allows(&self, page: u64, stamp: u64) -> bool {
         let due = self.truth.get(&page).copied().unwrap_or(0);
         stamp == due
@@ -617,7 +628,7 @@ impl Space {
             || self.is_spared(page) && self.spared[&page] == stamp
     }
 
-    /// Whether the page may be there though it was not passed on.
+    /// Whether the page may be there though the fork did not pass it on.
     pub fn is_spared(&self, page: u64) -> bool {
         (self.hidden || self.early) && self.spared.contains_key(&page)
     }
@@ -636,14 +647,14 @@ impl Space {
         }
     }
 
-    /// Guards go with the memory that they are in.
+    /// Removes the guards of a range together with its memory.
     pub fn drop_guards(&mut self, start: u64, end: u64) {
         for set in [&mut self.guards, &mut self.raced] {
             set.retain(|page| !(start..end).contains(page));
         }
     }
 
-    /// Resident pages, the kernel's zero page aside.
+    /// Returns the number of resident pages, without the kernel's zero page.
     pub fn resident(&self) -> u64 {
         self.pages.values().filter(|page| !page.zero).count() as u64
     }

@@ -1,13 +1,17 @@
 //! An ordered map on a pool: a B+ tree whose keys and values are bytes.
 //!
 //! Invariants (checked by [`BTree::check`]):
-//! * BTREE-1: keys ascend within a page; what is below an inner entry is up to its key, and beyond that of the entry before.
+//! * BTREE-1: keys ascend within a page. The child of an inner entry holds keys above the previous
+//!   entry's key, up to and including its own.
 //! * BTREE-2: all leaves are at level 0, and their links go through them in order.
-//! * BTREE-3: the root never moves: when it is full its entries go to a new page, and it has that one child.
+//! * BTREE-3: the root never moves. When it is full, its entries go to a new page, which becomes
+//!   its only child.
 //!
-//! Latches go from the root down, and among leaves to the right; no thread has more than three. Who reads has a page until it
-//! has the child. Who writes reads down to the leaf and latches that alone; only if it is full they begin again and latch
-//! all alone that they pass, and split on the way down what could be too full for a key more.
+//! Latches go from the root down, and among leaves to the right. No thread has more than three. A
+//! reader keeps a page latched until it has the child. A writer descends like a reader and latches
+//! only the leaf exclusively. If the leaf is full, it starts again from the root and latches every
+//! page on its path exclusively. It then splits each page on the way down that may have no room for
+//! one more key.
 
 mod node;
 
@@ -18,19 +22,19 @@ use crate::pool::Pool;
 use node::{NONE, Node, NodeMut, entry_bytes};
 use std::ops::ControlFlow;
 
-/// Longest key.
+/// Length of the longest key, in bytes.
 pub const KEY_MAX: usize = 512;
-/// Longest key and value together.
+/// Largest length of key and value together, in bytes.
 pub const ENTRY_MAX: usize = 1_000;
 
 /// An error of a tree.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// Of its pool.
+    /// An error of the pool.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// An entry is longer than a page can hold several of.
+    /// The entry is too long for a page to hold several such entries.
     #[error(
         "a key of {key} bytes with a value of {value}: at most {KEY_MAX}, and {ENTRY_MAX} together"
     )]
@@ -42,14 +46,14 @@ pub enum TreeError {
     },
 }
 
-/// See the [module](self).
+/// A B+ tree. See the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct BTree {
     root: PageId,
 }
 
 impl BTree {
-    /// A new one, in a page of its own, which is how it is found again ([`BTree::open`]).
+    /// Creates a tree. The page of its root identifies it for [`BTree::open`].
     ///
     /// # Errors
     /// As [`Change::allocate`].
@@ -59,19 +63,19 @@ impl BTree {
         Ok(Self { root: page.page() })
     }
 
-    /// The tree whose root is there.
+    /// Opens the tree with the root page `root`.
     #[must_use]
     pub fn open(root: PageId) -> Self {
         Self { root }
     }
 
-    /// Its root.
+    /// Returns the root page.
     #[must_use]
     pub fn root(&self) -> PageId {
         self.root
     }
 
-    /// The leaf where a key would be.
+    /// Finds the leaf where a key would be.
     fn leaf<'pool>(&self, pool: &'pool Pool, key: &[u8]) -> Result<Shared<'pool>, PoolError> {
         let mut page = pool.shared(self.root)?;
         loop {
@@ -83,7 +87,7 @@ impl BTree {
         }
     }
 
-    /// Shows the value of a key, if there is one.
+    /// Passes the value of a key to `show`, if there is one.
     ///
     /// # Errors
     /// As [`Pool::shared`].
@@ -99,7 +103,8 @@ impl BTree {
         Ok(found.then(|| show(node.entry(at).1)))
     }
 
-    /// The value of a key in pages that are had otherwise: a mapping of a file that nobody writes to.
+    /// Returns the value of a key in pages that do not come from the pool, such as a mapping of a
+    /// file without writers.
     pub fn get_in<'pages>(
         &self,
         pages: impl Fn(PageId) -> &'pages Bytes,
@@ -113,8 +118,8 @@ impl BTree {
         found.then(|| node.entry(at).1)
     }
 
-    /// Shows every entry from a key on, in order, until told to end. What it reads it reads once: it pushes nothing out
-    /// that is in use. While it shows entries of a leaf, that is latched.
+    /// Passes every entry from a key on to `show`, in order, until it breaks. It reads pages for
+    /// one use only, so it evicts no page in use. A leaf is latched while its entries are shown.
     ///
     /// # Errors
     /// As [`Pool::shared`].
@@ -146,7 +151,7 @@ impl BTree {
         }
     }
 
-    /// The leaf where a key would be, latched alone.
+    /// Finds the leaf where a key would be, and latches it exclusively.
     fn leaf_to_write<'change>(
         &self,
         change: &'change Change<'_>,
@@ -161,7 +166,7 @@ impl BTree {
                 if Node(&page).level() == 0 {
                     return Ok(page);
                 }
-                // It was split meanwhile.
+                // Another thread split the root meanwhile.
                 continue;
             }
             while node.level() > 1 {
@@ -172,7 +177,7 @@ impl BTree {
         }
     }
 
-    /// Puts an entry in, in place of one with that key. Returns whether there was one.
+    /// Inserts an entry or replaces the one with its key. Returns whether there was one.
     ///
     /// # Errors
     /// The entry is too long, or as [`Change::exclusive`].
@@ -198,7 +203,8 @@ impl BTree {
         Ok(found)
     }
 
-    /// The leaf where a key would be, with so much room, and all above it with room for a key more.
+    /// Finds the leaf where a key would be, with `bytes` of room. Splits pages so that all above it
+    /// have room for one more key.
     fn leaf_with_room<'change>(
         &self,
         change: &'change Change<'_>,
@@ -226,7 +232,7 @@ impl BTree {
         Ok(page)
     }
 
-    /// Takes an entry out. Returns whether there was one. A page that has no entries any more stays where it is.
+    /// Removes an entry. Returns whether there was one. A page without entries stays in the tree.
     ///
     /// # Errors
     /// As [`Change::exclusive`].
@@ -239,7 +245,8 @@ impl BTree {
         Ok(found)
     }
 
-    /// Walks all of it, and panics at the first broken invariant. Returns how many entries there are. For tests.
+    /// Walks the whole tree, and panics at the first broken invariant. Returns the number of
+    /// entries. For tests.
     ///
     /// # Errors
     /// As [`Pool::shared`].
@@ -254,7 +261,7 @@ impl BTree {
     }
 }
 
-/// Splits a child that is full, which is the `at`th of its parent. Returns the half where a key would be.
+/// Splits a full child, which is the `at`th of its parent. Returns the half where a key would be.
 fn split<'change>(
     change: &'change Change<'_>,
     (parent, at): (&mut Exclusive<'change>, usize),
@@ -262,7 +269,7 @@ fn split<'change>(
     key: &[u8],
 ) -> Result<Exclusive<'change>, PoolError> {
     let node = Node(&child);
-    // Keys that come in order leave full pages behind.
+    // Inserts in key order leave full pages behind.
     let last = node.find(key).0 == node.count();
     let middle = match (last, node.level()) {
         (true, 0) => node.count(),

@@ -1,25 +1,26 @@
 //! One page of a tree: a slotted page, with entries sorted by key.
 //!
 //! ```text
-//! 0..2   level: 0 in a leaf           6..8    bytes of entries that were taken out
-//! 2..4   how many entries             8..16   leaf: the next one, or NONE; inner: the child behind the last key
-//! 4..6   where entries begin          16..    a slot of two bytes for each entry, by key: where it is
-//!                  ... room ...       entries, from the end of the page down:
-//!                                     length of key, length of value (two bytes each), key, value
+//! 0..2   level: 0 in a leaf      6..8    bytes of removed entries
+//! 2..4   number of entries       8..16   leaf: the next one, or NONE; inner: the last child
+//! 4..6   start of the entries    16..    for each entry, by key, a slot of two bytes: its offset
+//!             ... room ...       entries, from the end of the page down:
+//!                                length of key, length of value (two bytes each), key, value
 //! ```
-//! An inner entry is a key and the number of the child that holds what is up to it, and that key.
+//! An inner entry consists of a key and the number of a child. The child holds keys up to and
+//! including that key.
 
 use crate::error::PageId;
 use crate::frames::Bytes;
 use ebb_mm::PAGE_SIZE;
 
-/// No page.
+/// Marks a missing page.
 pub const NONE: u64 = u64::MAX;
 const SLOTS: usize = 16;
-/// Bytes of an entry before its key.
+/// Number of bytes of an entry before its key.
 const HEAD: usize = 4;
 
-/// Bytes that an entry takes, its slot included.
+/// Returns the bytes that an entry takes, its slot included.
 pub const fn entry_bytes(key: usize, value: usize) -> usize {
     2 + HEAD + key + value
 }
@@ -33,7 +34,7 @@ impl<'page> Node<'page> {
         usize::from(u16::from_le_bytes([self.0[at], self.0[at + 1]]))
     }
 
-    /// 0 in a leaf, one more than its children in others.
+    /// Returns the level: 0 in a leaf, one more than the children in other pages.
     pub fn level(self) -> u16 {
         self.get(0) as u16
     }
@@ -42,7 +43,7 @@ impl<'page> Node<'page> {
         self.get(2)
     }
 
-    /// The next leaf, or the last child.
+    /// Returns the next leaf, or the last child.
     pub fn link(self) -> u64 {
         u64::from_le_bytes(self.0[8..16].try_into().expect("eight bytes"))
     }
@@ -58,7 +59,8 @@ impl<'page> Node<'page> {
         self.entry(n).0
     }
 
-    /// The first entry with that key or a greater one, and whether it has that key.
+    /// Returns the index of the first entry with that key or a greater one, and whether it has that
+    /// key.
     pub fn find(self, key: &[u8]) -> (usize, bool) {
         let (mut low, mut high) = (0, self.count());
         while low < high {
@@ -72,7 +74,7 @@ impl<'page> Node<'page> {
         (low, false)
     }
 
-    /// The child of an inner node at a place: behind the last entry there is one more.
+    /// Returns the `n`th child of an inner node. There is one more child than entries.
     pub fn child(self, n: usize) -> PageId {
         let number = if n == self.count() {
             self.link()
@@ -82,12 +84,12 @@ impl<'page> Node<'page> {
         PageId(number)
     }
 
-    /// Bytes that more entries could take.
+    /// Returns the bytes that more entries could take.
     pub fn room(self) -> usize {
         self.get(4) - (SLOTS + 2 * self.count()) + self.get(6)
     }
 
-    /// Where to split, so that both sides have about as many bytes.
+    /// Returns the index at which to split, so that both sides have about as many bytes.
     pub fn middle(self) -> usize {
         let all = PAGE_SIZE - SLOTS - self.room();
         let mut bytes = 0;
@@ -113,7 +115,7 @@ impl NodeMut<'_> {
         self.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Has no entries from now on.
+    /// Removes all entries.
     pub fn clear(&mut self, level: u16, link: u64) {
         self.put(0, level.into());
         self.put(2, 0);
@@ -126,7 +128,7 @@ impl NodeMut<'_> {
         self.0[8..16].copy_from_slice(&link.to_le_bytes());
     }
 
-    /// Puts an entry in at a place. There must be room for it.
+    /// Inserts an entry at index `n`. There must be room for it.
     pub fn insert(&mut self, n: usize, key: &[u8], value: &[u8]) {
         let bytes = HEAD + key.len() + value.len();
         let count = self.read().count();
@@ -157,7 +159,7 @@ impl NodeMut<'_> {
         self.put(6, dead + bytes);
     }
 
-    /// Another value of the same length.
+    /// Replaces a value by one of equal length.
     pub fn overwrite(&mut self, n: usize, value: &[u8]) {
         let at = self.read().get(SLOTS + 2 * n);
         let from = at + HEAD + self.read().get(at);
@@ -172,13 +174,13 @@ impl NodeMut<'_> {
         }
     }
 
-    /// Brings what was taken out to the room that is left.
+    /// Moves the entries together, so that the bytes of removed ones become room.
     fn compact(&mut self) {
         let copy = *self.0;
         self.keep(Node(&copy), 0..Node(&copy).count());
     }
 
-    /// Has these entries of another page, and no others.
+    /// Replaces the entries by the entries `which` of another page.
     fn keep(&mut self, from: Node<'_>, which: std::ops::Range<usize>) {
         self.clear(from.level(), from.link());
         for (to, n) in which.enumerate() {
@@ -187,8 +189,8 @@ impl NodeMut<'_> {
         }
     }
 
-    /// Moves what is from place `n` on to `right`, a page of its own, and returns the key between the two. In an inner
-    /// node that is the key at `n`, which neither has any more.
+    /// Moves the entries from index `n` on to `right`, whose number is `page`. Returns the key that
+    /// separates the two. In an inner node that is the key at `n`, which is then in neither.
     pub fn split(&mut self, n: usize, (right, page): (&mut NodeMut<'_>, PageId)) -> Vec<u8> {
         let copy = *self.0;
         let all = Node(&copy);

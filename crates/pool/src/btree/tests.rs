@@ -25,7 +25,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..1_500)
 }
 
-/// Keys of many lengths, in no order of their lengths.
+/// Creates a key; lengths vary and do not follow the order of the keys.
 fn key(n: u16) -> Vec<u8> {
     let mut key = n.wrapping_mul(40_503).to_be_bytes().to_vec();
     key.resize(2 + usize::from(n % 90), b'k');
@@ -35,7 +35,7 @@ fn key(n: u16) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// In sixteen frames: nearly every step sends pages out and brings others in.
+    /// Runs with sixteen frames, so that nearly every step evicts and reads pages.
     #[test]
     fn it_is_an_ordered_map(ops in ops()) {
         let (_folder, pool) = pool(16);
@@ -98,7 +98,8 @@ fn an_entry_that_is_too_long_is_refused() {
     assert!(!tree.insert(&pool.change(), &[1; KEY_MAX], &[1; ENTRY_MAX - KEY_MAX]).unwrap());
 }
 
-/// Four threads insert, two read and scan, one commits, in few frames: what was said to be in stays in.
+/// Shows that inserted entries stay while four threads insert, two read and scan, and one commits,
+/// in few frames.
 #[test]
 fn threads_share_a_tree() {
     let (_folder, pool) = pool(64);

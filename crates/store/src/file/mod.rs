@@ -1,8 +1,8 @@
 //! A file tier: pages of 4096 bytes in an unlinked file.
 //!
 //! The space map has its own lock, held for a few hundred nanoseconds and never across I/O. Reads
-//! and writes of different pages run side by side; that nobody reads a page being written is the
-//! business of the slot table, which names a page only after its write has ended.
+//! and writes of different pages run in parallel. The slot table makes sure that no thread reads a
+//! page being written, because it names a page only after its write has ended.
 
 pub(crate) mod open;
 pub(crate) mod space;
@@ -26,23 +26,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The file grows by this many pages at a time: 16 MiB.
+/// Number of pages by which the file grows at a time: 16 MiB.
 const GROWTH_PAGES: u64 = 4096;
-/// How often a transfer that makes no progress is tried again: at once, and then after a [`PAUSE`]. A device that is busy
-/// for seconds loses nothing, nor does a host that stops, which makes one pause of it.
+/// How often a transfer that makes no progress is tried: first at once, then after a [`PAUSE`]. So
+/// no page is lost if a device is busy for seconds. A suspended host counts as one pause.
 pub(crate) const TRIES_MAX: u32 = AT_ONCE + 500;
 const AT_ONCE: u32 = 16;
 const PAUSE: Duration = Duration::from_micros(if cfg!(test) { 1 } else { 10_000 });
 
-/// What it takes to encrypt a file: the seals of its pages, which stay in memory, and room for what is to be written.
+/// State of an encrypted file: the seals of its pages, which stay in memory, and a buffer for
+/// sealed pages to write.
 struct Crypt {
     key: Arc<Key>,
-    /// By page, in chunks that never move. Written by the writer before its page is, whose entry names it later.
+    /// Seals by page, in chunks that never move. The writer sets a page's seal before it writes the
+    /// page; a table entry names the page only later.
     seals: Mutex<Vec<Box<[Seal; SEALS]>>>,
     sealed: Mutex<AnonBuffer>,
 }
 
-/// Seals in a chunk: as many pages as a file grows by.
+/// Number of seals in a chunk: as many as the pages by which a file grows.
 const SEALS: usize = GROWTH_PAGES as usize;
 
 impl Crypt {
@@ -78,11 +80,12 @@ pub(crate) struct FileTier {
     pub in_ram: bool,
     pub injector: Arc<Injector>,
     space: Mutex<Space>,
-    /// Pages the file has blocks for. Only the writer, one at a time, changes it.
+    /// Number of pages for which the file has blocks. Only the writer changes it, one at a time.
     reserved: AtomicU64,
-    /// The last write found no room. Where blocks cannot be reserved, that is the only way to know.
+    /// Whether the last write found no room. If blocks cannot be reserved, that is the only way to
+    /// know.
     refused: AtomicBool,
-    /// Its disk has refused it room.
+    /// Whether the disk had no room for the file to grow.
     disk_full: AtomicBool,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
@@ -121,7 +124,8 @@ impl FileTier {
         self.crypt.is_some()
     }
 
-    /// Decrypts what was read, if it is encrypted; tells the fate of each page. One that nobody wrote has none.
+    /// Decrypts the pages read, if they are encrypted, and sets the fate of each. A page that was
+    /// never written has no seal.
     pub(crate) fn unseal(&self, first: u32, pages: &mut [u8], fates: &mut [Fate]) {
         let Some(crypt) = &self.crypt else { return };
         let (pages, _) = pages.as_chunks_mut();
@@ -133,33 +137,33 @@ impl FileTier {
         }
     }
 
-    /// Taken pages, and the most there can be.
+    /// Returns the number of taken pages and the limit.
     pub(crate) fn fill(&self) -> (u64, u64) {
         let space = lock(&self.space);
         (space.taken(), space.limit())
     }
 
-    /// The most pages that were taken.
+    /// Returns the largest number of pages taken at a time.
     pub(crate) fn peak(&self) -> u64 {
         lock(&self.space).peak()
     }
 
-    /// Whether the file could not become as large as it was to be: its disk had no room.
+    /// Returns whether the file could not grow to its planned size because its disk had no room.
     pub(crate) fn found_disk_full(&self) -> bool {
         self.disk_full.load(Ordering::Relaxed)
     }
 
-    /// Whether there is no room, as far as is known. Room may come when pages are freed.
+    /// Returns whether there is no room, as far as is known. Freeing pages may make room again.
     pub(crate) fn is_full(&self) -> bool {
-        // Relaxed: a hint; a write finds out for certain.
+        // Relaxed, because it is a hint; a write finds out for certain.
         self.refused.load(Ordering::Relaxed) || lock(&self.space).is_full()
     }
 
-    /// Takes up to `wanted` adjacent pages that the file has blocks for.
+    /// Takes up to `wanted` adjacent pages for which the file has blocks.
     pub(crate) fn allocate(&self, wanted: usize) -> Option<(u32, usize)> {
         loop {
             let (first, count) = lock(&self.space).allocate(wanted)?;
-            // Relaxed: only this thread, the writer, reads and changes it.
+            // Relaxed, because only this thread, the writer, reads and changes it.
             let reserved = self.reserved.load(Ordering::Relaxed);
             let end = u64::from(first) + count as u64;
             if end <= reserved {
@@ -175,7 +179,7 @@ impl FileTier {
                 self.reserved.store(grown, Ordering::Relaxed);
                 return Some((first, count));
             }
-            // The disk is full: what the file has is all there will be.
+            // The disk is full, so the file does not grow any more.
             let mut space = lock(&self.space);
             space.free(first, count);
             space.stop_growing(reserved);
@@ -183,13 +187,13 @@ impl FileTier {
         }
     }
 
-    /// Gives back adjacent pages that one `allocate` gave, or part of them.
+    /// Frees adjacent pages that one `allocate` gave, or part of them.
     pub(crate) fn free(&self, first: u32, count: usize) {
         lock(&self.space).free(first, count);
         self.refused.store(false, Ordering::Relaxed);
     }
 
-    /// Reads whole pages. With a direct file, `buffer` must be aligned to pages.
+    /// Reads whole pages. With a direct file, `buffer` must be page-aligned.
     pub(crate) fn read(&self, first: u32, buffer: &mut [u8], fates: &mut [Fate]) -> io::Result<()> {
         self.count_read(buffer.len() / PAGE_SIZE);
         if let Some(delay) = self.injector.delay(true) {
@@ -209,12 +213,12 @@ impl FileTier {
 
     /// Counts pages read.
     pub(crate) fn count_read(&self, pages: usize) {
-        // Relaxed: a statistic.
+        // Relaxed, because it is a statistic.
         self.reads.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
-    /// Writes whole pages. With a direct file, `pages` must be aligned to pages. `Ok(false)` means
-    /// that there is no room.
+    /// Writes whole pages. With a direct file, `pages` must be page-aligned. `Ok(false)` means that
+    /// there is no room.
     pub(crate) fn write(&self, first: u32, pages: &[u8]) -> io::Result<bool> {
         let written = match &self.crypt {
             None => self.try_write(first, pages),
@@ -259,8 +263,8 @@ impl FileTier {
         Ok(())
     }
 
-    /// Keeps the page cache small where it cannot be bypassed: starts the writing back of what is
-    /// dirty in the range, drops what is clean, and drops what was dirty in the ranges before.
+    /// Keeps the page cache small if it cannot be bypassed. Starts the write-back of dirty pages in
+    /// the range, drops the clean ones, and drops those that were dirty in the ranges before.
     pub(crate) fn forget_cached(&self, first: u32, length: usize) {
         const BEHIND: u64 = 4 << 20;
         if !self.direct {
@@ -272,8 +276,8 @@ impl FileTier {
     }
 }
 
-/// Repeats a transfer until `length` bytes are done: short ones go on where they stopped, those
-/// interrupted or refused for the moment are tried again.
+/// Repeats a transfer until `length` bytes are done. Continues short transfers where they stopped,
+/// and retries interrupted or temporarily refused ones.
 fn transfer(length: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> io::Result<()> {
     let (mut done, mut tries) = (0, 0);
     while done < length {
@@ -293,20 +297,20 @@ fn transfer(length: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> 
     Ok(())
 }
 
-/// Waits before a transfer is tried again for this time.
+/// Waits before the retry with the number `tries`.
 pub(crate) fn pause_before(tries: u32) {
     if tries > AT_ONCE {
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Whether an error says "try again" rather than "no". A read through io_uring is cancelled when
-/// the thread that started it ends.
+/// Returns whether an error is temporary, so that a retry may succeed. A read through io_uring is
+/// cancelled when the thread that started it ends.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     is_any(error, &[Errno::INTR, Errno::AGAIN, Errno::CANCELED])
 }
 
-/// Whether an error says that there is no room.
+/// Returns whether an error means that there is no room.
 fn is_full(error: &io::Error) -> bool {
     is_any(error, &[Errno::NOSPC, Errno::DQUOT])
 }
@@ -402,7 +406,7 @@ mod tests {
         assert!(is_passing(&stuck));
     }
 
-    /// Sixteen tries took a millisecond, and then a page was lost.
+    /// Shows that a device that is busy for more than sixteen immediate tries loses no page.
     #[test]
     fn a_device_that_is_busy_for_long_loses_nothing() {
         let mut answers = 0;

@@ -1,10 +1,10 @@
-//! Making a swap file: readable by its owner alone, without a name, past the page cache if
+//! Creates a swap file: readable by its owner alone, without a name, bypassing the page cache if
 //! possible.
 //!
-//! The file must not outlive the program that swaps to it, and nobody else may read what it holds.
-//! So it is created without a name (`O_TMPFILE`), or created under a name nobody else has and
-//! unlinked before anything is written. The page cache would be RAM outside everybody's budget, so
-//! the file is used with `O_DIRECT` where the file system takes it.
+//! The file must not outlive the program that swaps to it, and no other user may read it. So it is
+//! created without a name (`O_TMPFILE`), or under a unique name and unlinked before anything is
+//! written. Page cache would be RAM outside every budget, so the file is used with `O_DIRECT` if
+//! the file system supports it.
 
 use crate::error::StoreError;
 use ebb_mm::types::PAGE_SIZE;
@@ -19,10 +19,10 @@ const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// A fresh, empty, nameless file.
+/// A new, empty, nameless file.
 pub(crate) struct SwapFile {
     pub file: OwnedFd,
-    /// Where it was made.
+    /// Path at which the file was created.
     pub path: PathBuf,
     /// Whether transfers bypass the page cache.
     pub direct: bool,
@@ -30,7 +30,7 @@ pub(crate) struct SwapFile {
     pub in_ram: bool,
 }
 
-/// Makes a swap file at `path` (a folder, or a name that is free), or in the best default folder.
+/// Creates a swap file at `path` (a folder, or an unused name), or in the best default folder.
 pub(crate) fn open(path: Option<&Path>) -> Result<SwapFile, StoreError> {
     let (file, path) = match path {
         None => in_default_folder()?,
@@ -42,7 +42,8 @@ pub(crate) fn open(path: Option<&Path>) -> Result<SwapFile, StoreError> {
     Ok(SwapFile { file, path, direct, in_ram })
 }
 
-/// $TMPDIR, /var/tmp or /tmp: the first that is on a disk, else the first that works at all.
+/// Creates a file in $TMPDIR, /var/tmp or /tmp: the first that is on a disk, else the first that
+/// works at all.
 fn in_default_folder() -> Result<(OwnedFd, PathBuf), StoreError> {
     let set = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let folders = set.into_iter().chain(["/var/tmp".into(), "/tmp".into()]);
@@ -65,7 +66,7 @@ fn keeps_in_ram(fs: &fs::StatFs) -> bool {
     fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC
 }
 
-/// A nameless file in a folder.
+/// Creates a nameless file in a folder.
 fn in_folder(folder: &Path) -> Result<OwnedFd, StoreError> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     match fs::open(folder, flags, MODE) {
@@ -88,7 +89,7 @@ fn in_folder(folder: &Path) -> Result<OwnedFd, StoreError> {
     Err(refusal(folder, last))
 }
 
-/// A file at a name the user chose.
+/// Creates a file at a name that the user chose.
 fn at_name(path: &Path) -> Result<OwnedFd, StoreError> {
     create_and_unlink(path).map_err(|errno| refusal(path, errno))
 }
@@ -115,7 +116,7 @@ fn refusal(path: &Path, errno: Errno) -> StoreError {
     StoreError::OpenFile { path: path.to_path_buf(), source: errno.into(), advice }
 }
 
-/// Turns O_DIRECT on if the file system really takes it: some accept the flag and fail the
+/// Turns O_DIRECT on if the file system really supports it. Some accept the flag and fail the
 /// transfer.
 fn go_direct(file: &OwnedFd) -> bool {
     let Ok(flags) = fs::fcntl_getfl(file) else { return false };
@@ -129,7 +130,7 @@ fn go_direct(file: &OwnedFd) -> bool {
     false
 }
 
-/// Writes a page and reads it back at an offset that no larger block size would take.
+/// Writes a page and reads it back, at an offset that fails with a block size above 4096 bytes.
 fn try_page(file: &OwnedFd) -> io::Result<()> {
     let mut page = AnonBuffer::new(PAGE_SIZE)?;
     let offset = PAGE_SIZE as u64;
@@ -138,8 +139,8 @@ fn try_page(file: &OwnedFd) -> io::Result<()> {
     if written == PAGE_SIZE && read == PAGE_SIZE { Ok(()) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Makes sure the file has blocks up to `end`, so that a write cannot find the disk full later and
-/// need not wait for the file to grow.
+/// Allocates blocks up to `end`, so that a later write cannot find the disk full and need not wait
+/// for the file to grow.
 pub(crate) fn reserve(file: &OwnedFd, start: u64, end: u64) -> io::Result<()> {
     match fs::fallocate(file, fs::FallocateFlags::empty(), start, end - start) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(fs::ftruncate(file, end)?),
@@ -147,7 +148,7 @@ pub(crate) fn reserve(file: &OwnedFd, start: u64, end: u64) -> io::Result<()> {
     }
 }
 
-/// The file as the standard library knows it; for tests.
+/// Returns the metadata of the file; for tests.
 #[cfg(test)]
 fn metadata(file: &OwnedFd) -> std::fs::Metadata {
     std::fs::File::from(file.try_clone().expect("dup")).metadata().expect("fstat")

@@ -1,17 +1,18 @@
-//! Which pages of a swap file, or of a server, are free.
+//! Free-page map of a swap file, or of a server.
 //!
-//! Pages written together should lie together, because they tend to be wanted together: a batch
-//! gets a run inside one group of 64 (one word of the bitmap), groups are taken next-fit, wholly
-//! free ones first. Single holes are filled only when no free group is left and the file may not
-//! grow, or when more than half of the file is free.
+//! Pages written together should lie together, because they tend to be read together. A batch gets
+//! a run inside one group of 64 pages (one word of the bitmap). Groups are taken next-fit, entirely
+//! free ones first. Single holes are filled only in two cases: more than half of the file is free,
+//! or no free group is left and the file may not grow.
 //!
 //! Invariants:
-//! * FILESPACE-1: bit `p % 64` of `words[p / 64]` is set if and only if page `p` is taken or beyond `limit`.
+//! * FILESPACE-1: bit `p % 64` of `words[p / 64]` is set if and only if page `p` is taken or beyond
+//!   `limit`.
 //! * FILESPACE-2: `taken` is the number of taken pages, `empty` the number of words that are 0.
 
-/// Pages in a group: the longest run.
+/// Number of pages in a group, which is the longest run.
 pub(crate) const RUN_MAX: usize = 64;
-/// Pages a file can have, so that a page number fits in 32 bits.
+/// Largest number of pages of a file, so that a page number fits in 32 bits.
 const PAGES_MAX: u64 = u32::MAX as u64;
 
 /// The bitmap of a swap file.
@@ -19,15 +20,15 @@ pub(crate) struct Space {
     words: Vec<u64>,
     limit: u64,
     taken: u64,
-    /// The most that were taken.
+    /// Largest number of pages taken at a time.
     peak: u64,
     empty: usize,
-    /// The word where the next search begins.
+    /// The word at which the next search begins.
     cursor: usize,
 }
 
 impl Space {
-    /// The space of a file of at most `limit` pages.
+    /// Creates the map of a file of at most `limit` pages.
     pub(crate) fn new(limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or(PAGES_MAX).min(PAGES_MAX);
         Self { words: Vec::new(), limit, taken: 0, peak: 0, empty: 0, cursor: 0 }
@@ -49,8 +50,8 @@ impl Space {
         self.taken >= self.limit
     }
 
-    /// The system refused to let the file grow: the limit becomes `pages`, or what is in use now if
-    /// that is more.
+    /// Lowers the limit to `pages`, or to the pages in use if they are more, because the system
+    /// refused to let the file grow.
     pub(crate) fn stop_growing(&mut self, pages: u64) {
         let used = (0..self.words.len()).rev().find_map(|word| {
             let bits = self.words[word] & !beyond(word, self.limit);
@@ -64,13 +65,13 @@ impl Space {
         self.empty = self.words.iter().filter(|word| **word == 0).count();
     }
 
-    /// Takes up to `wanted` adjacent pages: the first one's number, and how many.
+    /// Takes up to `wanted` adjacent pages. Returns the number of the first and the count.
     pub(crate) fn allocate(&mut self, wanted: usize) -> Option<(u32, usize)> {
         let wanted = wanted.clamp(1, RUN_MAX);
         if self.is_full() {
             return None;
         }
-        // The rest of the group used last, when the whole batch fits.
+        // First tries the rest of the group used last, if the whole batch fits there.
         if let Some(found) = self.run_in(self.cursor, wanted).filter(|run| run.1 == wanted) {
             return Some(self.take(found));
         }
@@ -94,14 +95,14 @@ impl Space {
         self.run_in(self.words.len() - 1, wanted).map(|run| self.take(run))
     }
 
-    /// The first word from the cursor on, going round once, that will do.
+    /// Returns the first word that `will_do`, from the cursor on and around once.
     fn search(&self, will_do: impl Fn(u64) -> bool) -> Option<usize> {
         let (before, from) = self.words.split_at(self.cursor.min(self.words.len()));
         let from = from.iter().position(|word| will_do(*word)).map(|at| at + before.len());
         from.or_else(|| before.iter().position(|word| will_do(*word)))
     }
 
-    /// The first run of `wanted` free pages in a word, or else its longest run.
+    /// Returns the first run of `wanted` free pages in a word, or else the longest run of the word.
     fn run_in(&self, word: usize, wanted: usize) -> Option<(u32, usize)> {
         let bits = *self.words.get(word)?;
         let (mut at, mut best) = (0u32, None::<(u32, usize)>);
@@ -136,7 +137,7 @@ impl Space {
         (first, count)
     }
 
-    /// The pages that are taken, in order.
+    /// Returns the taken pages, in order.
     pub(crate) fn taken_pages(&self) -> impl Iterator<Item = u32> {
         self.words.iter().enumerate().flat_map(|(at, word)| {
             let taken = word & !beyond(at, self.limit);
@@ -144,7 +145,7 @@ impl Space {
         })
     }
 
-    /// Gives back adjacent pages of one group.
+    /// Frees adjacent pages of one group.
     pub(crate) fn free(&mut self, first: u32, count: usize) {
         let word = &mut self.words[first as usize / 64];
         let mask = mask(first, count);
@@ -155,7 +156,7 @@ impl Space {
     }
 }
 
-/// The bits of a word that stand for pages beyond the limit.
+/// Returns the bits of a word that stand for pages beyond the limit.
 fn beyond(word: usize, limit: u64) -> u64 {
     match limit.saturating_sub(word as u64 * 64) {
         0 => u64::MAX,

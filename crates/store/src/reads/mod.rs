@@ -1,16 +1,16 @@
 //! Asynchronous reads from files and servers: started here, completed on a pollable descriptor.
 //!
-//! A [`Job`] is one transfer from the file; it carries one or more pages that somebody waits for,
-//! each with its token. Jobs and their buffers are recycled. Behind the same interface sits
-//! io_uring ([`Backend::Uring`]) or, where that is refused, a few threads ([`Backend::Threads`]); each remote tier has
-//! readers of its own (`remote::readers`).
+//! A [`Job`] is one transfer from a file or server. It carries one or more wanted pages, each with
+//! its token. Jobs and their buffers are recycled. The backend is io_uring ([`Backend::Uring`]) or,
+//! if that is not permitted, a few threads ([`Backend::Threads`]). Each remote tier has readers of
+//! its own (`remote::readers`).
 //!
 //! Invariants:
-//! * READS-1: every job submitted comes out of `next` exactly once, with its outcome.
-//! * READS-2: whenever a job waits to be taken, the event descriptor is readable, or some `poll` that
-//!   began after the job was there is still to call `next`.
-//! * READS-3: while a job is in `backlog`, some job is in the ring (its completion moves the backlog
-//!   on).
+//! * READS-1: `next` returns every submitted job exactly once, with its outcome.
+//! * READS-2: whenever a job waits to be taken, the event descriptor is readable, or a `poll` that
+//!   began after the job arrived has still to call `next`.
+//! * READS-3: while a job is in `backlog`, some job is in the ring (its completion moves the
+//!   backlog on).
 //!
 //! Lock order: `backlog`, then the ring's own locks. `ready`, `alone` and `pool` are leaves.
 
@@ -24,7 +24,7 @@ use crate::lock;
 use crate::page::Page;
 use crate::remote::Fate;
 use crate::remote::readers::{Done, Readers};
-use crate::table::FarPlace;
+use crate::table::FarLocation;
 use ebb_mm::types::{PAGE_SIZE, SlotId};
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::uring::{self, Uring};
@@ -36,49 +36,49 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use threads::Threads;
 
-/// Most pages in one transfer.
+/// Largest number of pages in one transfer.
 pub(crate) const PAGES_MAX: usize = 16;
-/// Reads in flight at once; further ones wait their turn.
+/// Largest number of reads in flight; further ones wait.
 const DEPTH: u32 = 128;
-/// Jobs of each size kept for reuse.
+/// Number of jobs of each size kept for reuse.
 const POOL_MAX: usize = 32;
 
-/// One page somebody waits for.
+/// One wanted page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub slot: SlotId,
-    /// The hash of the page when the read was started.
+    /// Hash of the page when the read was started.
     pub hash: u64,
     pub token: u64,
-    /// Which page of the transfer.
+    /// Index of the page in the transfer.
     pub page: u8,
 }
 
 impl Wanted {
-    /// Fills places of arrays nobody looks at.
+    /// Fills unused elements of arrays.
     pub(crate) const NONE: Self = Self { slot: SlotId(0), hash: 0, token: 0, page: 0 };
 }
 
 /// One transfer.
 pub(crate) struct Job {
-    pub from: FarPlace,
-    /// Pages to transfer.
+    pub from: FarLocation,
+    /// Number of pages to transfer.
     pub pages: usize,
     wanted: [Wanted; PAGES_MAX],
     wanted_count: usize,
-    /// `None` only while the ring owns it.
+    /// `None` only while the ring owns the buffer.
     buffer: Option<AnonBuffer>,
     done: usize,
     tries: u32,
-    /// When it was asked for, of a remote tier.
+    /// Time of the request, for a remote tier.
     pub began: Option<Instant>,
-    /// Of a transfer that has gone well, page by page.
+    /// Result of each page, if the transfer as a whole succeeded.
     fates: [Fate; PAGES_MAX],
     pub outcome: io::Result<()>,
 }
 
 impl Job {
-    /// The pages waited for.
+    /// Returns the wanted pages.
     pub(crate) fn wanted(&self) -> &[Wanted] {
         &self.wanted[..self.wanted_count]
     }
@@ -90,19 +90,19 @@ impl Job {
         self.pages = self.pages.max(usize::from(wanted.page) + 1);
     }
 
-    /// The bytes of the transfer.
+    /// Returns the bytes of the transfer.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let buffer = self.buffer.as_mut().expect("the buffer is here unless the ring has it");
         &mut buffer[..self.pages * PAGE_SIZE]
     }
 
-    /// The bytes of the transfer, and the fate of each page.
+    /// Returns the bytes of the transfer, and the fate of each page.
     pub(crate) fn content(&mut self) -> (&mut [u8], &mut [Fate]) {
         let buffer = self.buffer.as_mut().expect("the buffer is here unless the ring has it");
         (&mut buffer[..self.pages * PAGE_SIZE], &mut self.fates[..self.pages])
     }
 
-    /// One page of the transfer, and its fate.
+    /// Returns one page of the transfer, and its fate.
     pub(crate) fn page_mut(&mut self, page: usize) -> (&mut Page, &mut Fate) {
         let (bytes, fates) = self.content();
         (&mut bytes.as_chunks_mut().0[page], &mut fates[page])
@@ -113,7 +113,7 @@ impl Job {
     }
 }
 
-/// Boxed, because a job is too large to be moved from queue to queue.
+/// Jobs are boxed, because they are too large to be moved from queue to queue.
 pub(crate) type Jobs = Vec<Box<Job>>;
 
 enum Backend {
@@ -121,7 +121,7 @@ enum Backend {
     Threads(Threads),
 }
 
-/// Jobs that begin when this is dropped, at the latest.
+/// A set of jobs. They start when it is dropped, at the latest.
 #[must_use = "they begin when it is dropped"]
 pub(crate) struct Batch<'a> {
     reads: &'a Reads,
@@ -129,7 +129,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Adds one.
+    /// Adds a job.
     pub(crate) fn push(&mut self, job: Box<Job>) {
         self.queued |= self.reads.queue(job);
     }
@@ -143,7 +143,7 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// The asynchronous reader of all file tiers.
+/// The asynchronous reader of all far tiers.
 pub(crate) struct Reads {
     tiers: Arc<[FarTier]>,
     injector: Arc<Injector>,
@@ -153,9 +153,9 @@ pub(crate) struct Reads {
     alone: Mutex<VecDeque<Wanted>>,
     ready: Arc<Mutex<VecDeque<Box<Job>>>>,
     pool: [Mutex<Jobs>; 2],
-    // Last: its threads end, and its reads are waited for, while the rest still stands.
+    // Dropped late: its threads end, and its reads complete, while the fields above still exist.
     backend: Backend,
-    /// Those of remote tiers, by the tier's number.
+    /// Readers of remote tiers, indexed by the tier's number.
     remote: Vec<Option<Readers>>,
 }
 
@@ -193,18 +193,18 @@ impl Reads {
         Ok(Self { tiers, injector, event, backlog, alone, ready, pool, backend, remote })
     }
 
-    /// Readable when a job may be waiting.
+    /// Returns the descriptor that is readable when a job may be waiting.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Whether io_uring does the reading.
+    /// Returns whether reads go through io_uring.
     pub(crate) fn uses_io_uring(&self) -> bool {
         matches!(self.backend, Backend::Uring(_))
     }
 
-    /// A job with room for so many pages, its buffer aligned to pages.
-    pub(crate) fn job(&self, from: FarPlace, pages: usize) -> Result<Box<Job>, StoreError> {
+    /// Returns a job with room for `pages` pages in a page-aligned buffer.
+    pub(crate) fn job(&self, from: FarLocation, pages: usize) -> Result<Box<Job>, StoreError> {
         assert!((1..=PAGES_MAX).contains(&pages), "a transfer of {pages} pages");
         let large = pages > 1;
         let pooled = lock(&self.pool[usize::from(large)]).pop();
@@ -247,12 +247,13 @@ impl Reads {
         self.batch().push(job);
     }
 
-    /// Jobs that are to be started together.
+    /// Returns a batch for jobs that start together.
     pub(crate) fn batch(&self) -> Batch<'_> {
         Batch { reads: self, queued: false }
     }
 
-    /// Starts a job, or has the ring keep it until it is entered: whether it does.
+    /// Starts a job, or queues it in the ring until the ring is entered. Returns whether it is
+    /// queued.
     fn queue(&self, job: Box<Job>) -> bool {
         if let Some(readers) = &self.remote[usize::from(job.from.tier)] {
             readers.push(job);
@@ -270,7 +271,8 @@ impl Reads {
                 }
                 if let Err(job) = self.start(ring, job) {
                     lock(&self.backlog).push_back(job);
-                    // Others may be queued only. And the ring may have drained between the refusal and now: READS-3.
+                    // Other jobs may be queued only, so the ring is entered. The ring may also have
+                    // drained between the refusal and now (READS-3).
                     ring.enter();
                     self.move_backlog(ring);
                     return false;
@@ -280,7 +282,8 @@ impl Reads {
         }
     }
 
-    /// Injected slowness: a thread reads the page late, the way the thread backend does.
+    /// Delays a read, for fault injection. A thread reads the page late, in the way of the thread
+    /// backend.
     fn submit_slowly(&self, mut job: Box<Job>, delay: std::time::Duration) {
         let (tiers, ready, event) = (self.tiers.clone(), self.ready.clone(), self.event.clone());
         std::thread::spawn(move || {
@@ -291,12 +294,12 @@ impl Reads {
         });
     }
 
-    /// The file that a job of the ring reads.
+    /// Returns the file that a job of the ring reads.
     fn file(&self, job: &Job) -> &FileTier {
         self.tiers[usize::from(job.from.tier)].file().expect("others have readers of their own")
     }
 
-    /// Hands a job to the ring, which keeps it until it is entered, or back when the ring is full.
+    /// Queues a job in the ring until it is entered. Returns the job if the ring is full.
     fn start(&self, ring: &Uring<Box<Job>>, mut job: Box<Job>) -> Result<(), Box<Job>> {
         let tier = self.file(&job);
         let offset = u64::from(job.from.page) * PAGE_SIZE as u64 + job.done as u64;
@@ -311,8 +314,8 @@ impl Reads {
         })
     }
 
-    /// Starts waiting jobs while the ring takes them. The lock is held throughout, so that no job
-    /// is out of everybody's sight while the ring drains.
+    /// Starts waiting jobs while the ring takes them. Holds the lock throughout, so that other
+    /// threads see every waiting job while the ring drains.
     fn move_backlog(&self, ring: &Uring<Box<Job>>) {
         let mut backlog = lock(&self.backlog);
         let mut queued = false;
@@ -336,7 +339,7 @@ impl Reads {
         }
     }
 
-    /// The next page that needs no transfer.
+    /// Returns the next page that needs no transfer.
     pub(crate) fn next_alone(&self) -> Option<Wanted> {
         lock(&self.alone).pop_front()
     }
@@ -344,11 +347,12 @@ impl Reads {
     /// Resets the event descriptor; call before [`Reads::next`].
     pub(crate) fn begin_poll(&self) {
         let mut count = [0; 8];
-        // Not readable means that nothing has happened; `next` finds out.
+        // A failure means that the descriptor is not readable, so nothing has happened; `next`
+        // finds out.
         let _ = rustix::io::read(&*self.event, &mut count);
     }
 
-    /// The next job that has ended.
+    /// Returns the next job that has ended.
     pub(crate) fn next(&self) -> Option<Box<Job>> {
         if let Some(job) = lock(&self.ready).pop_front() {
             return Some(job);
@@ -358,7 +362,7 @@ impl Reads {
             let uring::Completed { buffer, tag: mut job, result } = ring.complete()?;
             job.buffer = Some(buffer);
             let job = self.advance(job, result);
-            // A place in the ring is free: first for what waits, then for the rest of this job.
+            // The ring has a free entry, first for waiting jobs, then for the rest of this job.
             match job {
                 Ok(job) => {
                     self.move_backlog(ring);
@@ -372,7 +376,7 @@ impl Reads {
         }
     }
 
-    /// Books what a transfer has done: `Ok` when the job has ended, `Err` when it must go on.
+    /// Records the result of a transfer: `Ok` when the job has ended, `Err` when it must go on.
     fn advance(&self, mut job: Box<Job>, result: io::Result<usize>) -> Result<Box<Job>, Box<Job>> {
         let tier = self.file(&job);
         match result.and_then(|count| self.injector.read().map(|()| count)) {
@@ -402,6 +406,7 @@ impl Reads {
 
 /// Makes the event descriptor readable.
 pub(crate) fn signal(event: &OwnedFd) {
-    // Only a counter at its maximum refuses, and then the descriptor is readable already.
+    // The write fails only if the counter is at its maximum, and then the descriptor is readable
+    // already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

@@ -1,4 +1,4 @@
-//! Reads by a few threads: for kernels and sandboxes without io_uring.
+//! Reads files with a few threads, for kernels and sandboxes without io_uring.
 
 use super::{Job, signal};
 use crate::far::FarTier;
@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Reads a device sees at once.
+/// Number of threads, and so of simultaneous reads of a device.
 const THREADS: usize = 4;
 
 /// The threads and their queue.
@@ -39,7 +39,7 @@ impl Threads {
     ) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let count = if tiers.iter().all(FarTier::is_remote) { 0 } else { THREADS };
-        // Should one fail to start, the others are told to end.
+        // If a thread fails to start, dropping `all` ends the others.
         let mut all = Self { queue: queue.clone(), threads: Vec::new() };
         for _ in 0..count {
             let (queue, tiers) = (queue.clone(), tiers.clone());
@@ -77,7 +77,7 @@ impl Queue {
     }
 }
 
-/// Does the transfer of a job at once.
+/// Does the transfer of a job synchronously.
 pub(super) fn perform(tiers: &[FarTier], job: &mut Job) {
     let from = job.from;
     let file = tiers[usize::from(from.tier)].file().expect("others have readers of their own");
@@ -90,7 +90,7 @@ impl Drop for Threads {
         lock(&self.queue.state).ending = true;
         self.queue.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so; there is nothing to add.
+            // A thread that panicked has printed its message already.
             let _ = thread.join();
         }
     }

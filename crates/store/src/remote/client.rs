@@ -93,7 +93,7 @@ struct Link {
 pub(super) struct Client {
     server: Arc<Server>,
     links: HashMap<Address, Link>,
-    told_alone: bool,
+    reported_alone: bool,
 }
 
 /// A request that was sent.
@@ -107,7 +107,7 @@ struct Sent {
 
 impl Client {
     pub(super) fn new(server: Arc<Server>) -> Self {
-        Self { server, links: HashMap::new(), told_alone: false }
+        Self { server, links: HashMap::new(), reported_alone: false }
     }
 
     /// Tries all that is pending, once.
@@ -214,8 +214,8 @@ impl Client {
                 live
             }
         };
-        if live < wanted && !self.told_alone {
-            self.told_alone = true;
+        if live < wanted && !self.reported_alone {
+            self.reported_alone = true;
             self.server.tell(&format!(
                 "{address} has {live} replicas and not {wanted}: pages that it alone has are lost if it is"
             ));

@@ -1,11 +1,14 @@
-//! A connection to a node, and the bounds of what comes by it.
+//! A connection to a node, with limits on the length and duration of answers.
 //!
 //! Invariants:
-//! * CONNECTION-1: an answer has a length that is known before it is read. A node that sends more is broken.
-//! * CONNECTION-2: an answer comes within the setting `answer` from the moment it is waited for; what has arrived by then is taken. A node
-//!   that sends it byte by byte does not answer. As much time is given to what is sent.
-//! * CONNECTION-3: a wait that the kernel cuts short is waited on: a receive with a limit of time ends with EINTR where its thread is
-//!   stopped and goes on (job control, a freezer, a debugger), or has a read of io_uring completed.
+//! * CONNECTION-1: the largest length of an answer is known before it is read. A node that sends
+//!   more is broken.
+//! * CONNECTION-2: an answer comes within the setting `answer` from the start of the wait. Data
+//!   that has arrived by then is taken. A node that sends byte by byte does not count as answering.
+//!   Sending has an equal time limit.
+//! * CONNECTION-3: a wait that the kernel cuts short is continued. A receive with a time limit ends
+//!   with EINTR if its thread is stopped and goes on (job control, a freezer, a debugger). It also
+//!   does when a read of io_uring completes.
 
 use super::tls::{self, Trust};
 use super::url::Address;
@@ -14,9 +17,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// The most that a node may answer to a question: who has which slots of a cluster is the longest.
+/// Largest answer to a question, in bytes. The longest is the table of a cluster's slots.
 pub(super) const ANSWER_MAX: usize = 1 << 20;
-/// How long is waited for each part of what is late.
+/// Time to wait for each part of a late answer.
 const LATE: Duration = Duration::from_millis(1);
 
 /// The connection.
@@ -32,7 +35,7 @@ enum Stream {
 }
 
 impl Connection {
-    /// To a node, which is given so long for this, and for each answer.
+    /// Connects to a node. `limit` is the time for this and for each answer.
     pub(super) fn open(
         address: &Address,
         trust: Option<&Trust>,
@@ -59,14 +62,14 @@ impl Connection {
         Ok(Self { stream, parser: Parser::new() })
     }
 
-    /// Each answer is given so long from now on.
+    /// Sets the time limit of each answer from now on.
     pub(super) fn set_limit(&mut self, limit: Duration) -> io::Result<()> {
         self.wire().set_limit(limit)
     }
 
     /// Sends commands.
     pub(super) fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
-        // What a handshake brings.
+        // A TLS handshake may receive data.
         self.wire().begin(ANSWER_MAX)?;
         match &mut self.stream {
             Stream::Plain(wire) => wire.write_all(packed)?,
@@ -79,7 +82,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next answer, of so many bytes at most (CONNECTION-1).
+    /// Receives the next answer, of at most `bound` bytes (CONNECTION-1).
     pub(super) fn receive(&mut self, bound: usize) -> RedisResult<Value> {
         self.wire().begin(bound)?;
         loop {
@@ -103,7 +106,7 @@ impl Connection {
     }
 }
 
-/// Questions, whose answers are short.
+/// Sends questions, whose answers are short.
 impl ConnectionLike for Connection {
     fn req_packed_command(&mut self, packed: &[u8]) -> RedisResult<Value> {
         self.send(packed)?;
@@ -139,14 +142,14 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// The socket, and what may still come by it.
+/// The socket, and the limits of its input.
 struct Wire {
     tcp: TcpStream,
     limit: Duration,
-    /// Bytes that may yet come, and until when there is time for that, or for those that are sent.
+    /// Number of bytes that may still arrive, and the end of the time to send or receive.
     left: usize,
     until: Instant,
-    /// That is over: what cannot be had at once is not waited for.
+    /// Whether that time is over. Then only data that is available at once is taken.
     late: bool,
 }
 
@@ -165,7 +168,7 @@ impl Wire {
         self.tcp.set_write_timeout(Some(limit))
     }
 
-    /// Something is sent from now on, or so many bytes at most are received.
+    /// Begins to send, or to receive at most `bound` bytes.
     fn begin(&mut self, bound: usize) -> io::Result<()> {
         (self.left, self.until) = (bound, Instant::now() + self.limit);
         if std::mem::take(&mut self.late) { self.set_limit(self.limit) } else { Ok(()) }
@@ -223,7 +226,8 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A connection to a server of this test's, which may be as slow as it likes until it is connected to.
+    /// Connects to a server of this test. The limit holds only after the connection is made, so a
+    /// slow start does no harm.
     fn to(limit: Duration, serve: impl FnOnce(TcpStream) + Send + 'static) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("it is bound");
@@ -234,7 +238,7 @@ mod tests {
         one
     }
 
-    /// It stays until the other side has seen enough.
+    /// Connects to a server that sends `text` and stays until the client has seen enough.
     fn sends(limit: Duration, text: &'static [u8]) -> Connection {
         to(limit, |mut caller| {
             let _ = caller.write_all(text);
@@ -252,7 +256,8 @@ mod tests {
         assert_eq!(one.receive(64).expect("a status"), Value::Okay);
     }
 
-    /// The pager grew to 9.5 GiB by an answer that did not end.
+    /// Shows that an endless answer ends with an error. Without the limit it made the pager grow to
+    /// 9.5 GiB.
     #[test]
     fn a_server_that_sends_more_than_it_was_asked_for_is_broken() {
         let word = ("$2000000000\r\n", "x");
@@ -268,7 +273,7 @@ mod tests {
         }
     }
 
-    /// A server that sent a byte a second held a thread for ever.
+    /// Shows that a server that sends one byte at a time cannot block a thread for ever.
     #[test]
     fn an_answer_byte_by_byte_is_none() {
         let mut one = to(Duration::from_millis(50), |mut caller| {
@@ -279,7 +284,7 @@ mod tests {
         assert!(one.receive(1 << 20).expect_err("no answer").is_timeout());
     }
 
-    /// The same the other way: it took its time to read.
+    /// Shows that a server that reads one byte at a time cannot block a sending thread for ever.
     #[test]
     fn who_reads_byte_by_byte_reads_nothing() {
         let mut one = to(Duration::from_millis(50), |mut caller| {

@@ -1,19 +1,22 @@
 //! A remote tier: pages in a Redis or Valkey server or cluster.
 //!
-//! A page has a number, as in a file, and 64 in a row have a slot of the cluster in common: a batch goes to one node in
-//! one MSET, what is read together comes in one MGET. The key of a page is `ebb:RUN:{GROUP}:PAGE`, RUN being 16 random
-//! digits, so that runs do not meet; `ebb:RUN:run` says who the run is. Keys do not expire. They go when their page is let
-//! go, and all of them when the tier is closed.
+//! A page has a number, as in a file. 64 consecutive pages share a slot of the cluster. So a batch
+//! goes to one node in one MSET, and pages read together come in one MGET. The key of a page is
+//! `ebb:RUN:{GROUP}:PAGE`. RUN is 16 random digits, so that runs do not collide, and `ebb:RUN:run`
+//! identifies the run. Keys do not expire. A key is removed when its page is freed, and all of them
+//! when the tier is closed.
 //!
 //! Invariants:
-//! * REMOTE-1: a number is free for another page only after the removal of its key was acknowledged: what was freed and not
-//!   removed yet counts as taken.
-//! * REMOTE-2: a number whose key was written or removed by a request of unknown outcome (`client`, CLIENT-1) is never used again:
-//!   that request could still be carried out, over what was written since.
-//! * REMOTE-3: a write has ended when the server has acknowledged it and, in a cluster, a replica has it too, as far as there is
-//!   one.
+//! * REMOTE-1: a number is free for another page only after the removal of its key was
+//!   acknowledged. A freed page whose key is not removed yet counts as taken.
+//! * REMOTE-2: a number whose key was written or removed by a request of unknown outcome (`client`,
+//!   CLIENT-1) is never used again. That request could still be carried out, and overwrite a later
+//!   write.
+//! * REMOTE-3: a write has ended when the server has acknowledged it. In a cluster a replica must
+//!   have it, too, if there is one.
 //!
-//! Threads: `Readers` (four), one that removes keys, and whoever writes. Lock order: `writer`, then leaves.
+//! Threads: `Readers` (four), the sweeper that removes keys, and any writing thread. Lock order:
+//! `writer`, then leaves.
 
 mod client;
 mod connection;
@@ -42,28 +45,28 @@ use std::time::Instant;
 use sweep::Sweeper;
 use url::RedisSpec;
 
-/// Bytes of a sealed page beside its own: the number of its seal before it, the tag behind.
+/// Bytes of a sealed page beside its content: the number of its seal before it, the tag after it.
 const SEAL_BYTES: usize = 24;
-/// A page as a server sends it, with its length before it.
+/// Largest size of a page as a server sends it, with its length before it.
 const VALUE_MAX: usize = PAGE_SIZE + SEAL_BYTES + 32;
-/// The removal of all keys at the end of a run may take as long as so many answers: a server that does not answer does not
-/// hold the end up for long.
+/// Number of answer times that the removal of all keys at the end of a run may take. So a server
+/// that does not answer does not delay the end for long.
 const CLOSING_ANSWERS: u32 = 3;
 
-/// Why a page did not come.
+/// Result of reading one page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Fate {
-    /// It did.
+    /// The page was read.
     #[default]
     Good,
-    /// There is nothing under its key.
+    /// There is nothing under the page's key.
     Missing,
-    /// What is there was not sealed by this run for this place.
+    /// The value was not sealed by this run for this location.
     NotAuthentic,
 }
 
 impl Fate {
-    /// In words, if it did not.
+    /// Returns the error, unless the page was read.
     pub(crate) fn error(self) -> Option<io::Error> {
         match self {
             Self::Good => None,
@@ -79,18 +82,18 @@ impl Fate {
     }
 }
 
-/// What the threads of the tier share.
+/// State shared by the threads of the tier.
 pub(crate) struct Remote {
     pub index: u8,
     server: Arc<Server>,
-    /// `ebb:RUN:`
+    /// Start of the run's keys: `ebb:RUN:`
     prefix: String,
     key: Option<Arc<Key>>,
     space: Mutex<Space>,
     /// REMOTE-2: numbers not to be used again, and how many of them are not in use.
     unsure: Mutex<HashSet<u32>>,
     retired: AtomicU64,
-    /// The last write found no room.
+    /// Whether the last write found no room.
     refused: AtomicBool,
     full: AtomicBool,
     injector: Arc<Injector>,
@@ -101,12 +104,13 @@ pub(crate) struct Remote {
     read_ns_max: AtomicU64,
 }
 
-/// How long reads of a tier took.
+/// Durations of the reads of a tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadTimes {
-    /// On average, in nanoseconds, from being asked for to being there; of transfers, which may have several pages.
+    /// Average time of a transfer from request to completion, in nanoseconds. A transfer may have
+    /// several pages.
     pub mean_ns: u64,
-    /// The longest.
+    /// Longest time, in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -127,7 +131,7 @@ impl Remote {
         self.server.name
     }
 
-    /// The hash slot that a page's key belongs to.
+    /// Returns the hash slot of a page's key.
     fn slot(&self, page: u32) -> u16 {
         slot_of(&self.page_key(page))
     }
@@ -139,11 +143,11 @@ impl Remote {
         name
     }
 
-    /// Turns what was found under a page's key into the page.
+    /// Turns the value found under a page's key into the page.
     fn unpack(&self, page: u32, value: Option<&[u8]>, into: &mut Page) -> Fate {
         let Some(value) = value else { return Fate::Missing };
         let Some(key) = &self.key else {
-            // Of another length it is another's, which its hash tells as well.
+            // A value of another length is not the page, and the hash check finds that out.
             let length = value.len().min(PAGE_SIZE);
             into[..length].copy_from_slice(&value[..length]);
             into[length..].fill(0);
@@ -168,13 +172,13 @@ impl Remote {
         lock(&self.unsure).extend(pages);
     }
 
-    /// Their keys are gone.
+    /// Frees pages whose keys have been removed.
     fn removed(&self, pages: &[u32]) {
         let unsure = lock(&self.unsure);
         let mut space = lock(&self.space);
         for &page in pages {
             if unsure.contains(&page) {
-                // Relaxed: a statistic.
+                // Relaxed, because it is a statistic.
                 self.retired.fetch_add(1, Ordering::Relaxed);
             } else {
                 space.free(page, 1);
@@ -183,7 +187,7 @@ impl Remote {
         self.refused.store(false, Ordering::Relaxed);
     }
 
-    /// A command on keys of one group, whose answer has so many bytes at most for each.
+    /// Creates a command on keys of one group. The answer has at most `bytes` bytes for each key.
     fn on_keys(&self, command: &str, pages: &[u32], bytes: usize) -> Request {
         let mut packed = Vec::new();
         words(&mut packed, 1 + pages.len());
@@ -194,7 +198,7 @@ impl Remote {
 
     fn note_read(&self, pages: usize, began: Instant) {
         let ns = began.elapsed().as_nanos() as u64;
-        // Relaxed: statistics.
+        // Relaxed, because these are statistics.
         self.reads.fetch_add(pages as u64, Ordering::Relaxed);
         self.read_jobs.fetch_add(1, Ordering::Relaxed);
         self.read_ns.fetch_add(ns, Ordering::Relaxed);
@@ -241,7 +245,7 @@ impl RemoteTier {
         self.shared.name()
     }
 
-    /// Where it is, for people.
+    /// Returns the address of the server, for messages.
     pub(crate) fn place(&self) -> String {
         self.shared.server.place()
     }
@@ -250,7 +254,7 @@ impl RemoteTier {
         self.shared.key.is_some()
     }
 
-    /// Pages held, the most there were, and the most there can be.
+    /// Returns the number of pages stored, the largest such number, and the limit.
     pub(crate) fn fill(&self) -> (u64, u64, u64) {
         let gone = self.sweeper.pending() + self.shared.retired.load(Ordering::Relaxed);
         let space = lock(&self.shared.space);
@@ -268,7 +272,7 @@ impl RemoteTier {
         Some(ReadTimes { mean_ns: ns.checked_div(jobs)?, max_ns: max })
     }
 
-    /// Whether the server has taken no more.
+    /// Returns whether the server has refused a write because it was full.
     pub(crate) fn found_full(&self) -> bool {
         self.shared.full.load(Ordering::Relaxed)
     }
@@ -287,7 +291,7 @@ impl RemoteTier {
         loop {
             let removals = self.sweeper.removals();
             let taken = lock(&self.shared.space).allocate(wanted);
-            // REMOTE-1: some may be about to become free.
+            // REMOTE-1: some numbers may be about to become free.
             let left = self.shared.server.spec.wait.saturating_sub(began.elapsed());
             if taken.is_some() || !self.sweeper.wait_beyond(removals, left) {
                 return taken;
@@ -295,7 +299,7 @@ impl RemoteTier {
         }
     }
 
-    /// Gives back adjacent numbers, with what is under their keys.
+    /// Gives back adjacent numbers, and has their keys removed.
     pub(crate) fn free(&self, first: u32, count: usize) {
         self.sweeper.push(first..first + count as u32);
     }
@@ -323,7 +327,7 @@ impl RemoteTier {
             match &shared.key {
                 None => word(&mut packed, &[content]),
                 Some(key) => {
-                    // Sealed where it is sent from.
+                    // Seals the page in the send buffer.
                     let _ = write!(packed, "${}\r\n", PAGE_SIZE + SEAL_BYTES);
                     let at = packed.len();
                     packed.extend_from_slice(&[0; 8]);
@@ -363,7 +367,7 @@ impl RemoteTier {
         result
     }
 
-    /// Reads one page, waiting for it.
+    /// Reads one page, and waits for it.
     pub(crate) fn read(&self, page: u32, into: &mut Page) -> io::Result<()> {
         let began = Instant::now();
         let shared = &*self.shared;
@@ -385,7 +389,7 @@ impl RemoteTier {
         fate.error().map_or(Ok(()), Err)
     }
 
-    /// Nothing is wanted any more: removes all keys. Afterwards nothing can be read or written.
+    /// Removes all keys at the end of the run. Afterwards nothing can be read or written.
     pub(crate) fn close(&self) {
         let shared = &*self.shared;
         if shared.server.closing.swap(true, Ordering::Relaxed) {

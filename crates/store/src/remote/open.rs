@@ -1,5 +1,5 @@
-//! Looks at a server or cluster before anything is kept there: whether it can be reached, may be written to, and drops
-//! nothing.
+//! Opens a remote tier: checks that the server or cluster can be reached, can be written to, and
+//! evicts no keys.
 
 use super::connection::Connection;
 use super::server::{Server, Topology, explain, slot_of};
@@ -10,7 +10,7 @@ use crate::error::{StoreError, TierName};
 use redis::{ErrorKind, RedisError, Value};
 use std::path::Path;
 
-/// The server, and what the keys of this run begin with.
+/// Returns the server, and the prefix of the keys of this run.
 pub(super) fn open(
     name: TierName,
     spec: &RedisSpec,
@@ -82,7 +82,7 @@ pub(super) fn open(
     Ok((server, prefix))
 }
 
-/// To the first of the addresses that answers.
+/// Connects to the first of the addresses that answers.
 fn first_connection(server: &Server) -> Result<(Address, Connection), String> {
     let mut whys = Vec::new();
     for address in &server.spec.hosts {
@@ -112,7 +112,7 @@ fn unreachable(address: &Address, error: &RedisError) -> String {
     format!("{address}: {why}{advice}")
 }
 
-/// Of a server, without what nobody needs to know.
+/// Returns a server's refusal as text, with advice about permissions.
 fn refusal(error: &RedisError) -> String {
     match explain(error) {
         why if why.contains("permission") => {
@@ -126,12 +126,12 @@ fn info(address: &Address, connection: &mut Connection) -> Result<String, String
     redis::cmd("INFO").query(connection).map_err(|error| unreachable(address, &error))
 }
 
-/// A field of what a server says of itself.
+/// Returns a field of a server's `INFO` text.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// Whether pages may be given to a server that says this of itself.
+/// Decides whether pages may be stored on a server with this `INFO` text.
 fn judge(address: &Address, info: &str) -> Result<(), String> {
     if field(info, "role") == Some("slave") {
         let master = field(info, "master_host").zip(field(info, "master_port"));
@@ -139,7 +139,7 @@ fn judge(address: &Address, info: &str) -> Result<(), String> {
         return Err(format!("{address} is a replica, which takes no writes; name {master}"));
     }
     match field(info, "maxmemory_policy") {
-        // Keys of ours do not expire, and these drop no others.
+        // These policies never evict Ebb's keys, because Ebb's keys do not expire.
         None => Ok(()),
         Some(policy) if policy == "noeviction" || policy.starts_with("volatile-") => Ok(()),
         Some(policy) => Err(format!(
@@ -150,7 +150,7 @@ fn judge(address: &Address, info: &str) -> Result<(), String> {
     }
 }
 
-/// Random, so that no two runs have the same.
+/// Returns a random prefix, so that no two runs have the same.
 fn prefix() -> Result<String, StoreError> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -158,7 +158,7 @@ fn prefix() -> Result<String, StoreError> {
     Ok(format!("ebb:{:016x}:", u64::from_ne_bytes(bytes)))
 }
 
-/// Says there who the run is, which shows that keys can be written and read.
+/// Stores an identification of the run, which shows that keys can be written and read.
 fn introduce(server: &Server, prefix: &str) -> Result<(), String> {
     let key = format!("{prefix}run");
     let topology = server.topology();

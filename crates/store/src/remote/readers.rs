@@ -1,9 +1,11 @@
-//! The threads that read from a remote tier. Each takes several reads at a time and asks for all of them before it
-//! receives the first, so that nodes work side by side.
+//! Reader threads of a remote tier. Each takes several reads at a time and sends all requests
+//! before it receives the first answer, so that nodes work in parallel.
 //!
 //! Invariants:
-//! * READERS-1: every job pushed comes out in `ready` once, with its outcome: the page, or that it is lost.
-//! * READERS-2: a read whose node does not answer goes back into the queue; the threads go on with others.
+//! * READERS-1: every job pushed comes out in `ready` once, with its outcome: the page, or the
+//!   error.
+//! * READERS-2: a read whose node does not answer goes back into the queue; the threads go on with
+//!   others.
 
 use super::client::{Client, Outcome, Request};
 use super::{Remote, VALUE_MAX};
@@ -19,17 +21,17 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Reads a server sees at once are these times [`TAKEN_MAX`] at most.
+/// Number of threads. A server sees at most this many times [`TAKEN_MAX`] reads at once.
 const THREADS: usize = 4;
-/// Reads one thread takes at once, if there are so many.
+/// Largest number of reads that one thread takes at once.
 const TAKEN_MAX: usize = 8;
-/// When a read is tried again.
+/// Delay before a read is tried again.
 const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Box<Job>>,
-    /// To be tried again, and when.
+    /// Reads to be tried again, each with its time.
     later: Vec<(Instant, Box<Job>)>,
     ending: bool,
 }
@@ -40,7 +42,7 @@ struct Queue {
     changed: Condvar,
 }
 
-/// Where reads that have ended go.
+/// Destination of reads that have ended.
 #[derive(Clone)]
 pub(crate) struct Done {
     pub ready: Arc<Mutex<VecDeque<Box<Job>>>>,
@@ -56,7 +58,7 @@ pub(crate) struct Readers {
 impl Readers {
     pub(crate) fn start(remote: &Arc<Remote>, done: &Done) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
-        // Should one fail to start, the others are told to end.
+        // If a thread fails to start, dropping `all` ends the others.
         let mut all = Self { queue: queue.clone(), threads: Vec::new() };
         for _ in 0..THREADS {
             let (queue, remote, done) = (queue.clone(), remote.clone(), done.clone());
@@ -97,7 +99,7 @@ impl Queue {
                 state.jobs.push_back(job);
             }
             if !state.jobs.is_empty() {
-                // As many for each thread.
+                // The jobs are divided equally among the threads.
                 let count = state.jobs.len().div_ceil(THREADS).min(TAKEN_MAX);
                 let taken = state.jobs.drain(..count).collect();
                 if !state.jobs.is_empty() {
@@ -125,7 +127,7 @@ impl Queue {
     }
 }
 
-/// What a server has given for each key of an MGET.
+/// Returns the values of an MGET's answer, one for each key.
 pub(super) fn values(answer: &Value) -> impl Iterator<Item = Option<&[u8]>> {
     let all = match answer {
         Value::Array(all) => &all[..],
@@ -137,13 +139,13 @@ pub(super) fn values(answer: &Value) -> impl Iterator<Item = Option<&[u8]>> {
     })
 }
 
-/// Pages of one job in one group: which of the job's.
+/// The pages of one job in one group, by their index in the job.
 struct Part {
     job: usize,
     pages: Vec<u8>,
 }
 
-/// Tries reads once: those that have ended, and those to be tried again.
+/// Tries reads once. Returns those that have ended, and those to be tried again.
 fn perform(remote: &Remote, client: &mut Client, mut jobs: Jobs) -> (Jobs, Jobs) {
     if let Some(delay) = remote.injector.delay(true) {
         std::thread::sleep(delay);
@@ -195,7 +197,7 @@ fn perform(remote: &Remote, client: &mut Client, mut jobs: Jobs) -> (Jobs, Jobs)
     (ended, later)
 }
 
-/// Puts what came into the job.
+/// Puts the received values into the job.
 fn take(remote: &Remote, job: &mut Job, part: &Part, answer: &Value) {
     let mut values = values(answer);
     for &page in &part.pages {
@@ -210,7 +212,7 @@ impl Drop for Readers {
         lock(&self.queue.state).ending = true;
         self.queue.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so; there is nothing to add.
+            // A thread that panicked has printed its message already.
             let _ = thread.join();
         }
     }

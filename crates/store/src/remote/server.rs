@@ -1,11 +1,13 @@
-//! What the threads of one remote tier share: how to connect, which node has what, and who does not answer.
+//! State shared by the threads of one remote tier: how to connect, which node has which slots, and
+//! which nodes do not answer.
 //!
 //! Invariants:
-//! * SERVER-1: an address is in `away` from the first failure to the first answer. While it is there only one thread at a time
-//!   tries it, so that the others go on with what other nodes have.
-//! * SERVER-2: no message and no error has a password.
+//! * SERVER-1: an address is in `away` from the first failure to the first answer. While it is
+//!   there, only one thread at a time tries it, so that the others go on with other nodes.
+//! * SERVER-2: no message and no error contains a password.
 //!
-//! Locks: `topology`, `refreshed` and `away` are leaves; none is held across I/O but `refreshed`, which is only tried.
+//! Locks: `topology`, `refreshed` and `away` are leaves. None is held across I/O except
+//! `refreshed`, which is only tried.
 
 use super::connection::Connection;
 use super::tls::Trust;
@@ -19,32 +21,32 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Slots of a cluster, by which keys are divided among nodes.
+/// Number of hash slots of a cluster, which divide the keys among the nodes.
 pub(super) const SLOTS: u16 = 16384;
-/// How long the nodes of a cluster may take to say where the others are. They are asked again and again.
+/// Time that a node of a cluster has to report the other nodes. The question is repeated regularly.
 const ASK_AROUND: Duration = Duration::from_millis(700);
-/// How often an address that does not answer is tried.
+/// Interval at which an address that does not answer is tried.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
-/// How often nodes are asked who has what.
+/// Interval at which the nodes are asked for the slot ranges.
 const REFRESH_EVERY: Duration = Duration::from_millis(100);
-/// Messages of one tier.
-const TOLD_MAX: u32 = 20;
+/// Largest number of messages of one tier.
+const REPORTED_MAX: u32 = 20;
 
-/// Who has what.
+/// Which node has which slots.
 pub(super) struct Topology {
     /// First and last slot, and the master.
     ranges: Vec<(u16, u16, Address)>,
-    /// All nodes, to ask for news.
+    /// All nodes, to ask for changes.
     known: Vec<Address>,
 }
 
 impl Topology {
-    /// One server for everything.
+    /// Creates the topology of one server that has all slots.
     pub(super) fn single(address: &Address) -> Self {
         Self { ranges: vec![(0, SLOTS - 1, address.clone())], known: vec![address.clone()] }
     }
 
-    /// From what a node says to CLUSTER SLOTS; it may leave its own name out.
+    /// Parses a node's answer to CLUSTER SLOTS. The node may leave its own name out.
     pub(super) fn parse(value: &Value, asked: &Address) -> Option<Self> {
         let Value::Array(lines) = value else { return None };
         let mut this = Self { ranges: Vec::new(), known: Vec::new() };
@@ -69,7 +71,7 @@ impl Topology {
         self.ranges.iter().find(has).map(|(_, _, address)| address)
     }
 
-    /// The masters, each once.
+    /// Returns the masters, each once.
     pub(super) fn masters(&self) -> Vec<Address> {
         let mut all: Vec<Address> =
             self.ranges.iter().map(|(_, _, address)| address.clone()).collect();
@@ -99,11 +101,11 @@ struct Away {
     why: String,
 }
 
-/// Why something was not tried.
+/// Why a request was not tried.
 pub(super) enum NotNow {
-    /// Somebody else tries.
+    /// Another thread tries the address.
     Away(String),
-    /// It has been tried for as long as anybody waits.
+    /// The address has been tried for the whole time limit.
     Lost(String),
 }
 
@@ -112,7 +114,7 @@ pub(super) struct Server {
     pub name: TierName,
     pub spec: RedisSpec,
     password: Option<Password>,
-    /// With TLS, whom its connections trust.
+    /// With TLS, the certificates that the connections trust.
     trust: Option<Trust>,
     pub cluster: bool,
     topology: Mutex<Arc<Topology>>,
@@ -121,8 +123,8 @@ pub(super) struct Server {
     away_count: AtomicUsize,
     pub closing: AtomicBool,
     notice: Notice,
-    told: AtomicU32,
-    /// Failures: answers that did not come, and refusals.
+    reported: AtomicU32,
+    /// Number of failures: missing answers, and refusals.
     pub errors: AtomicU64,
 }
 
@@ -145,14 +147,15 @@ impl Server {
             away_count: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             notice,
-            told: AtomicU32::new(0),
+            reported: AtomicU32::new(0),
             errors: AtomicU64::new(0),
             spec: spec.clone(),
         }
     }
 
-    /// A connection to a node. A connection on which an answer takes longer than the setting `answer` counts as broken. What
-    /// was asked is asked again by a new one: the setting decides when an outage begins to be called one.
+    /// Connects to a node. A connection on which an answer takes longer than the setting `answer`
+    /// counts as broken, and a new one repeats the request. So the setting also decides when an
+    /// outage begins.
     pub(super) fn connect(&self, address: &Address) -> RedisResult<Connection> {
         self.connect_within(address, self.spec.answer)
     }
@@ -165,7 +168,7 @@ impl Server {
                 login.arg(user);
             }
             login.arg(password.expose()).exec(&mut connection).map_err(|error| {
-                // SERVER-2: its words may have the password.
+                // SERVER-2: the server's text may contain the password.
                 let refused = (ErrorKind::AuthenticationFailed, "it refuses user or password");
                 if error.code().is_some() { refused.into() } else { error }
             })?;
@@ -185,7 +188,8 @@ impl Server {
         *lock(&self.topology) = Arc::new(topology);
     }
 
-    /// Asks the nodes who has what, unless that was done just now. One that has sent us elsewhere has named who knows.
+    /// Asks the nodes for the slot ranges, unless that was done just now. `first` is a node that a
+    /// redirection has named, which is likely to know.
     pub(super) fn refresh(&self, first: Option<Address>) {
         if !self.cluster {
             return;
@@ -219,9 +223,10 @@ impl Server {
         *refreshed = Some(Instant::now());
     }
 
-    /// Whether this thread may try an address now (SERVER-1). If so it says afterwards how that went.
+    /// Returns whether this thread may try an address now (SERVER-1). If so, it reports the result
+    /// afterwards.
     pub(super) fn begin(&self, address: &Address) -> Result<(), NotNow> {
-        // Relaxed: whoever just misses it finds out for himself.
+        // Relaxed, because a thread that just misses a change finds out itself.
         if self.away_count.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
@@ -237,7 +242,7 @@ impl Server {
         Err(NotNow::Away(away.why.clone()))
     }
 
-    /// An address has answered.
+    /// Records that an address has answered.
     pub(super) fn answered(&self, address: &Address) {
         if self.away_count.load(Ordering::Relaxed) == 0 {
             return;
@@ -254,7 +259,8 @@ impl Server {
         }
     }
 
-    /// An address has not answered, or has refused. True if it has done so for as long as anybody waits.
+    /// Records that an address has not answered, or has refused. Returns true if that has lasted
+    /// for the whole time limit.
     pub(super) fn failed(&self, address: &Address, why: &str) -> bool {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
@@ -282,19 +288,19 @@ impl Server {
         lost
     }
 
-    /// Says something of this tier to the user.
+    /// Reports something about this tier to the user.
     pub(super) fn tell(&self, text: &str) {
-        // Relaxed: a count alone.
-        match self.told.fetch_add(1, Ordering::Relaxed) {
-            0..TOLD_MAX => self.notice.say(&format!("tier {}: {text}", self.name)),
-            TOLD_MAX => {
+        // Relaxed, because it is only a count.
+        match self.reported.fetch_add(1, Ordering::Relaxed) {
+            0..REPORTED_MAX => self.notice.say(&format!("tier {}: {text}", self.name)),
+            REPORTED_MAX => {
                 self.notice.say(&format!("tier {}: more messages are left out", self.name));
             }
             _ => {}
         }
     }
 
-    /// All of the addresses given by the user.
+    /// Returns all addresses given by the user.
     pub(super) fn place(&self) -> String {
         let scheme = if self.spec.tls { "rediss" } else { "redis" };
         let hosts: Vec<String> = self.spec.hosts.iter().map(ToString::to_string).collect();
@@ -302,10 +308,10 @@ impl Server {
     }
 }
 
-/// Letters of a server's that are shown.
+/// Number of bytes of a server's text that are shown.
 const WORDS_MAX: usize = 200;
 
-/// What went wrong, in words that fit after an address.
+/// Describes an error in words that fit after an address.
 pub(super) fn explain(error: &RedisError) -> String {
     if error.is_timeout() {
         return "it does not answer".into();
@@ -321,7 +327,7 @@ pub(super) fn explain(error: &RedisError) -> String {
     brief(&words, WORDS_MAX).into_owned()
 }
 
-/// The slot of a cluster that a key belongs to, by what is in its braces.
+/// Returns the cluster slot of a key, by the part in its braces.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
     let open = key.iter().position(|&byte| byte == b'{');
     let tagged = open.and_then(|open| {
@@ -332,7 +338,7 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
     crc16(tagged.unwrap_or(key)) % SLOTS
 }
 
-/// CRC-16/XMODEM.
+/// Computes CRC-16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
     let step = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
     bytes.iter().fold(0, |crc, &byte| (0..8).fold(crc ^ u16::from(byte) << 8, step))
@@ -351,7 +357,8 @@ mod tests {
         assert_eq!(slot_of(b"foo"), 12182);
     }
 
-    /// A server's four hundred thousand letters went to standard error, with what a terminal acts upon.
+    /// Shows that a long text of a server is cut, and its control characters do not reach the
+    /// terminal.
     #[test]
     fn words_of_a_server_are_few_and_plain() {
         let long = format!("\x1b[2J{}", "x".repeat(WORDS_MAX * 2));
@@ -395,7 +402,8 @@ mod tests {
             crate::TierSpec::Redis(spec) => *spec,
             other => panic!("{other:?}"),
         };
-        // The test moves the times of the address that is away: longer than any run of it.
+        // The test moves the times of the address that is away by more than any run of the test
+        // takes.
         let ages = 2 * ebb_testing::HANG;
         spec.wait = ages;
         let (said, heard) = std::sync::mpsc::channel();

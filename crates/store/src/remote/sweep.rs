@@ -1,4 +1,4 @@
-//! The thread that removes the keys of pages that were let go.
+//! Sweeper: the thread that removes the keys of freed pages.
 
 use super::Remote;
 use super::client::{Client, Outcome, Request};
@@ -10,19 +10,19 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Pages whose keys are removed at once.
+/// Number of pages whose keys are removed at once.
 pub(super) const BATCH: usize = 4096;
-/// How long it waits for others to come after the first: pages are let go by the thousand.
+/// Time to wait for more pages after the first, because pages are freed by the thousand.
 const GATHER: Duration = Duration::from_millis(5);
-/// And after keys that could not be removed.
+/// Time to wait after keys could not be removed.
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
     pages: Vec<u32>,
-    /// Of those taken from `pages`, so many are not done.
+    /// Number of pages taken from `pages` whose keys are not yet removed.
     under_way: usize,
-    /// How often keys were removed.
+    /// Number of times that keys were removed.
     removals: u64,
     ending: bool,
 }
@@ -34,7 +34,7 @@ struct Queue {
     done: Condvar,
 }
 
-/// The thread, and what it is to do.
+/// The thread, and its queue.
 pub(super) struct Sweeper {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -64,18 +64,19 @@ impl Sweeper {
         }
     }
 
-    /// Pages whose keys are still to be removed.
+    /// Returns the number of pages whose keys are still to be removed.
     pub(super) fn pending(&self) -> u64 {
         let state = lock(&self.queue.state);
         (state.pages.len() + state.under_way) as u64
     }
 
-    /// How often keys were removed so far.
+    /// Returns the number of times that keys were removed.
     pub(super) fn removals(&self) -> u64 {
         lock(&self.queue.state).removals
     }
 
-    /// Waits until keys are removed once more than that, for so long at most. False if that is over, or none are left to remove.
+    /// Waits until the number of removals exceeds `removals`, at most for `limit`. Returns false if
+    /// the time is over, or no keys are left to remove.
     pub(super) fn wait_beyond(&self, removals: u64, limit: Duration) -> bool {
         let state = lock(&self.queue.state);
         let comes = |state: &mut State| {
@@ -85,12 +86,12 @@ impl Sweeper {
         waited.unwrap_or_else(PoisonError::into_inner).0.removals > removals
     }
 
-    /// Ends the thread. What it has not removed stays taken.
+    /// Ends the thread. Pages whose keys it has not removed stay taken.
     pub(super) fn end(&self) {
         lock(&self.queue.state).ending = true;
         self.queue.changed.notify_all();
         if let Some(thread) = lock(&self.thread).take() {
-            // One that panicked has said so.
+            // A thread that panicked has printed its message already.
             let _ = thread.join();
         }
     }
@@ -131,7 +132,8 @@ impl Queue {
     }
 }
 
-/// Removes the keys of pages: those that are gone, and those that may not be. With a limit, of a tier that is closing.
+/// Removes the keys of pages. Returns the pages whose keys are gone, and those whose keys may still
+/// exist. `closing` is the time limit when the tier is being closed.
 pub(super) fn remove(
     remote: &Remote,
     client: &mut Client,

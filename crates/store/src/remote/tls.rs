@@ -1,4 +1,4 @@
-//! TLS to servers, which is left out of a build without the feature `tls`.
+//! TLS to servers. A build without the feature `tls` leaves it out.
 
 #[cfg(feature = "tls")]
 pub(super) use with::{Stream, Trust, secure, trust};
@@ -13,12 +13,12 @@ mod with {
     use std::io::{Error, Read, Result, Write};
     use std::sync::Arc;
 
-    /// Whom a connection trusts.
+    /// The certificates that a connection trusts.
     pub type Trust = Arc<ClientConfig>;
-    /// What comes in the clear over a stream that is not.
+    /// A TLS stream over a plain one.
     pub type Stream<T> = StreamOwned<ClientConnection, T>;
 
-    /// Those with a certificate of `ca`, or of one that the system knows.
+    /// Trusts servers with a certificate of `ca`, or else of an authority that the system knows.
     pub fn trust(ca: Option<&[u8]>) -> std::result::Result<Trust, String> {
         let mut roots = RootCertStore::empty();
         match ca {
@@ -31,7 +31,7 @@ mod with {
                     return Err("there is no certificate in it".into());
                 }
             }
-            // Of those that cannot be read the others are left.
+            // Certificates that cannot be parsed are skipped.
             None => {
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
@@ -44,7 +44,7 @@ mod with {
         Ok(Arc::new(config.with_no_client_auth()))
     }
 
-    /// A stream to `host`, of which nothing has been sent yet.
+    /// Creates a TLS stream to `host`, before anything is sent.
     pub fn secure<T: Read + Write>(trust: &Trust, host: &str, stream: T) -> Result<Stream<T>> {
         let name = ServerName::try_from(host.to_owned()).map_err(Error::other)?;
         let connection = ClientConnection::new(trust.clone(), name).map_err(Error::other)?;
@@ -54,7 +54,7 @@ mod with {
 
 #[cfg(not(feature = "tls"))]
 mod without {
-    /// There is none.
+    /// No value exists, because there is no TLS.
     pub enum Trust {}
 
     pub fn trust(_ca: Option<&[u8]>) -> Result<Trust, String> {
@@ -62,7 +62,7 @@ mod without {
             .into())
     }
 
-    /// No connection has a trust.
+    /// Is never called, because no `Trust` exists.
     pub fn never<T>(trust: &Trust, _host: &str) -> T {
         match *trust {}
     }

@@ -1,6 +1,8 @@
-//! The text form of a remote tier: `redis://[USER:PASSWORD@]HOST[:PORT][,HOST:PORT...][/DB][?OPTION&...][:SIZE]`.
+//! Parses the text form of a remote tier:
+//! `redis://[USER:PASSWORD@]HOST[:PORT][,HOST:PORT...][/DB][?OPTION&...][:SIZE]`.
 //!
-//! `rediss://` speaks TLS. What cannot be written plainly in a user or password (`@ / : , ? %`) is written as `%XX`.
+//! `rediss://` uses TLS. Special characters in a user or password (`@ / : , ? %`) are written as
+//! `%XX`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,15 +10,16 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 const PORT: u16 = 6379;
-/// How long whoever needs a page waits for a server that does not answer: longer than a server takes to start again or a
-/// cluster to put a replica in a master's place (15 s with its defaults), short enough that nobody waits for nothing.
+/// Time for which a thread that needs a page waits for a server that does not answer. It is longer
+/// than a server needs to restart, or a cluster to replace a master by a replica (15 s with its
+/// defaults). It is short enough for an outage to be reported soon.
 const WAIT: Duration = Duration::from_secs(30);
 const WAIT_MAX_SECONDS: u64 = 3600;
-/// How long one answer of a server may take.
+/// Time that one answer of a server may take.
 const ANSWER: Duration = Duration::from_secs(3);
 const EXAMPLE: &str = "for example redis://127.0.0.1:6379:8G";
 
-/// Who may not be read by everybody.
+/// A password. `Debug` does not print it, and the memory is erased.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(Zeroizing<String>);
 
@@ -39,9 +42,9 @@ impl fmt::Debug for Password {
 /// One address of a server.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Address {
-    /// Its name or number.
+    /// Name or IP address of the host.
     pub host: String,
-    /// Its TCP port.
+    /// TCP port.
     pub port: u16,
 }
 
@@ -58,11 +61,11 @@ impl fmt::Display for Address {
 /// A Redis or Valkey server or cluster, as the user named it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisSpec {
-    /// Whether to speak TLS.
+    /// Whether to use TLS.
     pub tls: bool,
-    /// Who to be there.
+    /// User name for AUTH.
     pub user: Option<String>,
-    /// By which password.
+    /// Password for AUTH.
     pub password: Option<Password>,
     /// A file whose first line is the password.
     pub password_file: Option<PathBuf>,
@@ -74,21 +77,22 @@ pub struct RedisSpec {
     pub ca: Option<PathBuf>,
     /// How long a server may be away.
     pub wait: Duration,
-    /// How long a server may take to be connected to, or to answer, before the connection counts as broken.
+    /// How long connecting or an answer may take before the connection counts as broken.
     pub answer: Duration,
-    /// How many replicas must have a page before it leaves memory, as far as there are so many; by default one in a
-    /// cluster and none elsewhere.
+    /// How many replicas must have a page before it leaves memory, as far as there are so many. The
+    /// default is one in a cluster and none elsewhere.
     pub replicas: Option<u32>,
-    /// Most bytes of pages to keep there.
+    /// Largest number of bytes of pages to keep on the server.
     pub limit: Option<u64>,
 }
 
-/// Whether a tier of a list is a remote one.
+/// Returns whether a tier of a list is a remote one.
 pub(crate) fn is_url(part: &str) -> bool {
     part.starts_with("redis:") || part.starts_with("rediss:")
 }
 
-/// Whether a part of a list that follows a remote tier is another host of it, and no tier of its own.
+/// Returns whether a part of a list that follows a remote tier is another host of that tier, not a
+/// tier of its own.
 pub(crate) fn is_host(part: &str) -> bool {
     let kind = part.split(':').next().unwrap_or_default();
     let after = match part.rfind("]:") {
@@ -100,7 +104,7 @@ pub(crate) fn is_host(part: &str) -> bool {
         && after.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// The text with passwords hidden, as long as before.
+/// Returns the text with passwords hidden; the length stays.
 pub(crate) fn redact(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -119,7 +123,8 @@ pub(crate) fn redact(text: &str) -> String {
 
 type Fault = (usize, String);
 
-/// Parses one tier; an error is its offset in the text and its message, which has nothing of a password.
+/// Parses one tier. An error is its offset in the text and its message, which contains no part of a
+/// password.
 pub(crate) fn parse(
     text: &str,
     parse_size: impl Fn(&str) -> Result<u64, String>,
@@ -244,7 +249,7 @@ fn set(spec: &mut RedisSpec, option: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// HOST, HOST:PORT or HOST:PORT:SIZE, the host perhaps in brackets.
+/// Parses HOST, HOST:PORT or HOST:PORT:SIZE; the host may be in brackets.
 fn parse_host(text: &str) -> Result<(Address, Option<&str>), Fault> {
     let (host, rest) = if let Some(inside) = text.strip_prefix('[') {
         let Some((host, rest)) = inside.split_once(']') else {

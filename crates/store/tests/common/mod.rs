@@ -7,8 +7,8 @@ use ebb_swap::{Options, Page, Store, StoreError, ZERO_PAGE, inject::Plan, parse_
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 
-/// A page decided by its number: random up to a share decided by `kind`, the rest constant.
-/// Kind 0 repeats one word, 1 to 14 compress better to worse, 15 does not compress.
+/// Creates a page determined by its number: random up to a share that `kind` determines, the rest
+/// constant. Kind 0 repeats one word, 1 to 14 compress better to worse, 15 does not compress.
 pub fn page(number: u64, kind: u64) -> Page {
     let mut page = ZERO_PAGE;
     let random = kind as usize * 512 / 15;
@@ -19,7 +19,7 @@ pub fn page(number: u64, kind: u64) -> Page {
     page
 }
 
-/// Opens a store from texts.
+/// Opens a store with the tiers and the fault plan given as texts.
 pub fn open(tiers: &str, plan: &str, use_io_uring: bool) -> Store {
     let tiers = parse_tiers(tiers).expect("tiers");
     let inject = Some(Plan::parse(plan).expect("plan"));
@@ -27,14 +27,14 @@ pub fn open(tiers: &str, plan: &str, use_io_uring: bool) -> Store {
     Store::open(&tiers, &options).expect("open")
 }
 
-/// Puts pages, one batch, all of which must be taken.
+/// Puts one batch of pages. The store must take all of them.
 pub fn put(store: &Store, pages: &[(u32, Page)]) {
     for result in try_put(store, pages) {
         result.expect("put");
     }
 }
 
-/// Puts pages, one batch.
+/// Puts one batch of pages.
 pub fn try_put(store: &Store, pages: &[(u32, Page)]) -> Vec<Result<(), StoreError>> {
     let batch: Vec<_> = pages.iter().map(|(slot, page)| (SlotId(*slot), page)).collect();
     let mut results = Vec::new();
@@ -49,7 +49,7 @@ pub fn get(store: &Store, slot: u32) -> Result<Page, StoreError> {
     store.get(SlotId(slot), &mut page).map(|()| page)
 }
 
-/// Waits for so many completions; each token may come once.
+/// Waits for `count` completions; each token may come once.
 pub fn complete(store: &Store, count: usize) -> HashMap<u64, Result<Page, StoreError>> {
     let mut done = HashMap::new();
     while done.len() < count {

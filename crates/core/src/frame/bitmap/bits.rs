@@ -1,15 +1,15 @@
-//! The free bits of one pageblock: 512 bits, one cache line, bit set means free.
+//! The free bits of one pageblock: 512 bits in one cache line. A set bit means a free frame.
 //!
-//! A free block of order k is an aligned run of 2^k set bits. Runs are never stored: merging and
-//! splitting are what setting and clearing bits look like from outside.
+//! A free block of order k is an aligned run of 2^k set bits. Runs are never stored. Setting and
+//! clearing bits has the effect of merging and splitting.
 
 use crate::frame::kinds::MAX_ORDER;
 
-/// No bit is set.
+/// Order that stands for "no bit is set".
 pub(super) const EMPTY: u8 = u8::MAX;
 
 const WORDS: usize = 8;
-/// Starts of aligned runs of 2^k bits in a word.
+/// For each order k, the bits of a word at which an aligned run of 2^k bits can start.
 const ALIGNED: [u64; 7] = [
     !0,
     0x5555_5555_5555_5555,
@@ -20,12 +20,12 @@ const ALIGNED: [u64; 7] = [
     1,
 ];
 
-/// One line of free bits.
+/// The free bits of one pageblock, on one cache line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(align(64))]
 pub(super) struct Bits(pub(super) [u64; WORDS]);
 
-/// Starts of the aligned free runs of 2^order in `word`; order at most 6.
+/// Returns the start bits of the aligned free runs of 2^order in `word`; order at most 6.
 #[inline]
 fn runs(word: u64, order: u8) -> u64 {
     let mut x = word;
@@ -35,7 +35,7 @@ fn runs(word: u64, order: u8) -> u64 {
     x & ALIGNED[order as usize]
 }
 
-/// 2^order ones from bit `at`; order at most 6, `at` aligned to it.
+/// Returns a mask of 2^order ones from bit `at`; order at most 6, `at` aligned to it.
 #[inline(always)]
 fn run_mask(at: u32, order: u8) -> u64 {
     (u64::MAX >> (64 - (1u32 << order))) << at
@@ -45,18 +45,18 @@ impl Bits {
     pub(super) const NONE: Self = Self([0; WORDS]);
     pub(super) const ALL: Self = Self([!0; WORDS]);
 
-    /// A bit per word that is all ones.
+    /// Returns a bit for each word that is all ones.
     #[inline]
     fn full_words(&self) -> u32 {
         self.0.iter().enumerate().fold(0, |full, (i, &w)| full | u32::from(w == !0) << i)
     }
 
-    /// Set bits.
+    /// Returns the number of set bits.
     pub(super) fn count(&self) -> u32 {
         self.0.iter().map(|w| w.count_ones()).sum()
     }
 
-    /// The order of the largest aligned free run, or [`EMPTY`].
+    /// Returns the order of the largest aligned free run, or [`EMPTY`].
     #[inline]
     pub(super) fn max_order(&self) -> u8 {
         let full = self.full_words();
@@ -65,7 +65,7 @@ impl Bits {
             let quads = pairs & (pairs >> 2) & 0x11;
             return 6 + u8::from(pairs != 0) + u8::from(quads != 0) + u8::from(quads == 0x11);
         }
-        // Narrow all words at once: what survives k foldings has a run of 2^k.
+        // Narrow all words at once: a bit that survives k foldings starts a run of 2^k.
         let mut x = self.0;
         if x.iter().all(|&w| w == 0) {
             return EMPTY;
@@ -83,7 +83,7 @@ impl Bits {
         5
     }
 
-    /// The first aligned free run of an order below 9.
+    /// Returns the first aligned free run of an order below 9.
     #[inline]
     pub(super) fn find(&self, order: u8) -> Option<u32> {
         if order <= 6 {
@@ -182,7 +182,7 @@ impl Bits {
 mod tests {
     use super::*;
 
-    /// The same answers, one bit at a time.
+    /// Computes `max_order` one bit at a time, for comparison.
     fn slow_max(bits: &Bits) -> u8 {
         let set = |i: u32| bits.0[(i / 64) as usize] >> (i % 64) & 1 == 1;
         (0..=9u8)

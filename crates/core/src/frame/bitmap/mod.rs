@@ -1,20 +1,21 @@
 //! The fast store: free frames as bits, one cache line per pageblock, in shards with a lock each.
 //!
-//! A shard covers an aligned stretch of the zone, so no block and no merge crosses shards and
-//! merging is as complete as a buddy's. Each CPU starts at a home shard and walks on when that has
-//! nothing left: CPUs that allocate do not meet until memory runs short. Frees come in batches,
-//! sorted by shard: one lock per shard and batch.
+//! A shard covers an aligned stretch of the zone, so no block and no merge crosses shards. Merging
+//! is therefore as complete as in a buddy allocator. Each CPU starts at a home shard and goes on to
+//! others when that has nothing left. So CPUs do not contend for a lock until memory runs short.
+//! Frees come in batches, sorted by shard: one lock per shard and batch.
 //!
-//! Where it places frames otherwise than [`Lists`](super::lists::Lists):
-//! * of several blocks that fit, any pageblock whose largest run is smallest is taken, not the one
-//!   freed last; inside it the lowest frames; `to_tail` and "merge likely" mean nothing here;
-//! * a CPU prefers its home shard to better fits elsewhere;
-//! * a refill that finds some blocks of its own type does not claim or steal to become full.
+//! Placement differs from [`Lists`](super::lists::Lists) in three ways:
+//! * Of several blocks that fit, the store takes any pageblock whose largest run is smallest, not
+//!   the block freed last. Inside it the store takes the lowest frames. It ignores `to_tail` and
+//!   "merge likely".
+//! * A CPU prefers its home shard to better fits elsewhere.
+//! * A refill that finds some blocks of its own type does not claim or steal to become full.
 //!
-//! What is free, how far it merges, whether a single frame can be had, and every count are the
-//! same.
+//! Both stores agree on which frames are free, how far they merge, whether a single frame can be
+//! allocated, and every count.
 //!
-//! Lock order: a CPU's set, then shards in ascending order; nothing is taken under them.
+//! Lock order: a CPU's set, then shards in ascending order. No lock is taken under a shard's lock.
 
 mod bits;
 mod shard;
@@ -32,12 +33,12 @@ use super::watermark::BlocksFree;
 use shard::Shard;
 
 const SHARDS_MAX: usize = 64;
-/// A shard is at least 32 MiB.
+/// log2 of the frames in the smallest shard: 32 MiB.
 const SHARD_SHIFT_MIN: u32 = 13;
-/// Frames sorted at a time.
+/// Most frames sorted at a time.
 const SORT_MAX: usize = 256;
 
-/// A shard, its lock, and what readers may know without it; lines of its own.
+/// A shard, its lock, and hints that readers use without the lock. On cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Cell {
@@ -45,7 +46,7 @@ struct Cell {
     hints: [AtomicU32; 6],
 }
 
-/// See the head of the file.
+/// The store of free frames of one zone, as bits in shards.
 #[derive(Debug)]
 pub struct Bitmaps {
     cells: Box<[Cell]>,
@@ -56,7 +57,7 @@ pub struct Bitmaps {
 }
 
 impl Bitmaps {
-    /// A store for the frames of `zone`, of which `memory` is free, used by `cpus` CPUs.
+    /// Creates a store for the frames of `zone`, of which `memory` is free, used by `cpus` CPUs.
     #[must_use]
     pub fn new(zone: &ZoneState, memory: &[Range<u32>], cpus: usize) -> Self {
         let start = zone.span.start;
@@ -86,14 +87,14 @@ impl Bitmaps {
         ((pfn - self.start) >> self.shift) as usize
     }
 
-    /// Shard numbers from the home of `cpu` on.
+    /// Returns the shards in order, from the home shard of `cpu` on.
     #[inline]
     fn walk(&self, cpu: usize) -> impl Iterator<Item = &Cell> {
         let home = (cpu % self.cpus) * self.cells.len() / self.cpus;
         self.cells[home..].iter().chain(&self.cells[..home])
     }
 
-    /// Blocks of one type, from the nearest shards that have them.
+    /// Takes blocks of one type from the nearest shards that have them.
     fn take_kind(
         &self,
         zone: &ZoneState,
@@ -116,7 +117,7 @@ impl Bitmaps {
         n
     }
 
-    /// Largest run of another type first: a whole pageblock changes hands if it can.
+    /// Takes the largest run of another type first, and retypes its whole pageblock if it can.
     fn claim(&self, zone: &ZoneState, want: &Want, out: &mut [u32]) -> usize {
         let (order, t) = (want.order.get(), want.migratetype);
         let whole_only = want.flags.has(AllocFlags::NOFRAGMENT);
@@ -144,7 +145,7 @@ impl Bitmaps {
         0
     }
 
-    /// The smallest fitting run of another type; its pageblock keeps its type.
+    /// Takes the smallest fitting run of another type. The pageblock keeps its type.
     fn steal(&self, zone: &ZoneState, want: &Want, out: &mut [u32]) -> usize {
         let (order, t) = (want.order.get(), want.migratetype);
         for class in order..=MAX_ORDER {
@@ -186,7 +187,7 @@ impl Bitmaps {
         }
     }
 
-    /// Sorts by shard and frees each part under its shard's lock.
+    /// Sorts frames by shard and frees each part under its shard's lock.
     fn give_chunk(&self, zone: &ZoneState, cpu: usize, order: Order, frames: &[u32]) {
         let first = self.shard_of(frames[0]);
         if frames.iter().all(|&pfn| self.shard_of(pfn) == first) {
@@ -215,7 +216,7 @@ impl Bitmaps {
     }
 }
 
-/// From the end down: the blocks linked last are the first to be taken.
+/// Frees a range from its end down, because the blocks linked last are taken first.
 fn add_memory(shard: &mut Shard, zone: &ZoneState, range: Range<u32>) {
     let mut end = range.end;
     while end > range.start {
@@ -227,7 +228,7 @@ fn add_memory(shard: &mut Shard, zone: &ZoneState, range: Range<u32>) {
     }
 }
 
-/// Turns the first pageblock of another type with exactly this class over to `want`'s type.
+/// Retypes to `want`'s type the first pageblock of another type with exactly this class.
 fn claim_in(shard: &mut Shard, zone: &ZoneState, want: &Want, class: u8) -> bool {
     let t = want.migratetype;
     let find = |o: &Migratetype| Some((shard.of_class(class, *o)?, *o));
@@ -265,7 +266,7 @@ impl Cell {
         t.fallbacks().iter().any(has)
     }
 
-    /// Calls `some` under the lock until it yields nothing more or `out` is full.
+    /// Calls `some` under the lock until it yields no more blocks or `out` is full.
     #[inline]
     fn take(
         &self,

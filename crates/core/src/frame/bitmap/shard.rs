@@ -1,13 +1,13 @@
 //! One shard: the pageblocks of an aligned stretch of a zone, under one lock.
 //!
 //! Invariants:
-//! * SHARD-1: a block's `class` is the order of its largest free run; `PAIRED` if it is the upper half
-//!   of a free block of the largest order, whose lower half then has class 10.
-//! * SHARD-2: a block is on exactly the list of its type and class; `EMPTY` and `PAIRED` blocks are on
-//!   none.
+//! * SHARD-1: a block's `class` is the order of its largest free run. `PAIRED` marks the upper half
+//!   of a free block of the largest order; its lower half then has class 10.
+//! * SHARD-2: a block is on exactly the list of its type and class; `EMPTY` and `PAIRED` blocks are
+//!   on none.
 //! * SHARD-3: two whole neighbours whose types may merge are a pair.
 //! * SHARD-4: `free` is the number of set bits; `totals` is their sum by type.
-//! * SHARD-5: `kind` is the type that the zone's map says.
+//! * SHARD-5: `kind` is the type in the zone's pageblock map.
 
 use crate::frame::blocks::BlockMap;
 use crate::frame::kinds::{MAX_ORDER, Migratetype, ORDERS, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES};
@@ -28,20 +28,20 @@ struct Meta {
     kind: Migratetype,
 }
 
-/// See the head of the file.
+/// The pageblocks of one shard, with their lists by type and class.
 #[derive(Debug)]
 pub(super) struct Shard {
     start: u32,
     bits: Box<[Bits]>,
     meta: Box<[Meta]>,
     heads: [[u32; ORDERS]; 6],
-    /// By type: which classes have a block.
+    /// By type: a bit for each class that has a block.
     pub(super) nonempty: [u16; 6],
     pub(super) totals: Totals,
 }
 
 impl Shard {
-    /// An empty shard of `blocks` pageblocks from frame `start`.
+    /// Creates an empty shard of `blocks` pageblocks from frame `start`.
     pub(super) fn new(start: u32, blocks: usize, map: &BlockMap) -> Self {
         let meta = |i: usize| Meta {
             next: NIL,
@@ -124,8 +124,8 @@ impl Shard {
         }
     }
 
-    /// Puts a block that is on no list on the list of `class`, as half of a pair if it has become
-    /// whole and its neighbour is.
+    /// Puts a block that is on no list on the list of `class`. Makes a pair if the block has become
+    /// whole and its neighbour is whole.
     fn relink(&mut self, map: &BlockMap, block: usize, class: u8) {
         if class == WHOLE {
             let other = block ^ 1;
@@ -147,7 +147,7 @@ impl Shard {
         self.link(block, class);
     }
 
-    /// Dissolves the pair that `block` is half of, if it is.
+    /// Dissolves the pair that `block` belongs to, if there is one.
     #[inline]
     fn unpair(&mut self, block: usize) {
         if !matches!(self.meta[block].class, MAX_ORDER | PAIRED) {
@@ -158,7 +158,7 @@ impl Shard {
         self.link(block & !1, WHOLE);
     }
 
-    /// Bits of `block` were cleared: `pages` of them.
+    /// Updates counts and lists after `pages` bits of `block` were cleared.
     #[inline]
     fn shrunk(&mut self, block: usize, pages: u32) {
         let class = self.bits[block].max_order();
@@ -172,8 +172,8 @@ impl Shard {
         }
     }
 
-    /// Takes up to `out.len()` blocks of `order` from one pageblock of `kind`: the one whose
-    /// largest run is the smallest that fits. Returns how many.
+    /// Takes up to `out.len()` blocks of `order` from one pageblock of `kind`. Chooses the
+    /// pageblock whose largest run is the smallest that fits. Returns how many blocks it took.
     #[inline]
     pub(super) fn smallest(&mut self, order: u8, kind: Migratetype, out: &mut [u32]) -> usize {
         let fit = u32::from(self.nonempty[kind.index()]) >> order << order;
@@ -226,8 +226,8 @@ impl Shard {
         1
     }
 
-    /// Frees whole pageblocks. Returns how many were refused. Two that make a pair and come
-    /// together are linked once.
+    /// Frees whole pageblocks. Returns how many were refused. Two neighbours that make a pair and
+    /// come together are linked once.
     pub(super) fn put_wholes(&mut self, map: &BlockMap, frames: &[u32]) -> u32 {
         let mut refused = 0;
         let mut i = 0;
@@ -273,7 +273,7 @@ impl Shard {
             let first = i;
             let bits = &mut self.bits[block];
             let mut taken = 0u32;
-            // Neighbours come together: gather each word's bits before touching it.
+            // Neighbours come together, so gather the bits of each word before writing it.
             while i < frames.len() && (frames[i] - self.start) >> PAGEBLOCK_ORDER == block as u32 {
                 let line = frames[i] / 64;
                 let mut mask = 0u64;
@@ -300,8 +300,8 @@ impl Shard {
         refused
     }
 
-    /// The class after bit `at` was set. Only the run around it can have outgrown the old one, and
-    /// by one order at most: its other half was free before.
+    /// Returns the class after bit `at` was set. Only the run around the bit can have grown, and by
+    /// one order at most, because its other half was free before.
     #[inline]
     fn risen(&self, block: usize, at: u32, class: u8) -> u8 {
         let start = at & !((2 << class) - 1);
@@ -320,7 +320,8 @@ impl Shard {
         }
     }
 
-    /// Frees one block of `order`; false, with nothing changed, if part of it is free already.
+    /// Frees one block of `order`. Returns false, with nothing changed, if part of it is free
+    /// already.
     #[inline]
     pub(super) fn put(&mut self, map: &BlockMap, pfn: u32, order: u8) -> bool {
         if order == MAX_ORDER {
@@ -347,18 +348,18 @@ impl Shard {
         true
     }
 
-    /// A block of `kind` whose class is exactly `class`.
+    /// Returns a block of `kind` whose class is exactly `class`.
     pub(super) fn of_class(&self, class: u8, kind: Migratetype) -> Option<u32> {
         let block = self.heads[kind.index()][class as usize];
         (block != NIL).then(|| self.first(block as usize))
     }
 
-    /// Some block of `kind` with free frames, smallest class first.
+    /// Returns some block of `kind` with free frames, smallest class first.
     pub(super) fn any_of(&self, kind: Migratetype) -> Option<u32> {
         (0..=MAX_ORDER).find_map(|class| self.of_class(class, kind))
     }
 
-    /// Free frames and, of the others, movable ones in the pageblock of `pfn`.
+    /// Counts the free frames in the pageblock of `pfn`, and the movable ones of the others.
     pub(super) fn census(&self, pfn: u32, is_movable: impl Fn(u32) -> bool) -> (u32, u32) {
         let block = self.block_of(pfn);
         let first = self.first(block);
@@ -367,7 +368,7 @@ impl Shard {
         (u32::from(self.meta[block].free), movable.count() as u32)
     }
 
-    /// Retags the pageblock of `pfn`. Returns its free frames.
+    /// Retypes the pageblock of `pfn`. Returns its free frames.
     pub(super) fn retag(&mut self, map: &BlockMap, pfn: u32, to: Migratetype) -> u32 {
         let block = self.block_of(pfn);
         self.unpair(block);
@@ -408,7 +409,7 @@ impl Shard {
         }
     }
 
-    /// SHARD-1 to SHARD-5.
+    /// Checks SHARD-1 to SHARD-5.
     pub(super) fn check(&self, map: &BlockMap) -> Result<(), String> {
         let mut totals = Totals::default();
         for (block, meta) in self.meta.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The buddy core: lists, merging, splitting. No locks, no policy.
+//! The buddy core: lists, merging, splitting. It has no locks and no policy.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ struct List {
     len: u64,
 }
 
-/// The lists of one zone. Frames inside are counted from the zone's start.
+/// The free lists of one zone. Frame numbers inside count from the zone's start.
 #[derive(Debug)]
 pub(super) struct Buddy {
     start: u32,
@@ -41,7 +41,7 @@ impl Buddy {
         let len = span.len();
         Self {
             start: span.start,
-            // All-zero memory comes untouched from the system; links are written before they are
+            // Zeroed memory comes untouched from the system. Links are written before they are
             // read.
             links: vec![Link { next: 0, prev: 0 }; len],
             head_order: vec![NOT_HEAD; len],
@@ -51,7 +51,7 @@ impl Buddy {
         }
     }
 
-    /// Frees `range` in the largest aligned blocks, lowest first on the lists.
+    /// Frees `range` in the largest aligned blocks; lower blocks come first on the lists.
     pub(super) fn add_memory(&mut self, zone: &ZoneState, range: Range<u32>) {
         let mut at = range.start;
         while at < range.end {
@@ -123,20 +123,20 @@ impl Buddy {
         self.totals.add(t, pages, if order >= PAGEBLOCK_ORDER { pages } else { 0 });
     }
 
-    /// The first block on a list.
+    /// Returns the first block on a list.
     pub(super) fn head(&self, order: u8, t: Migratetype) -> Option<u32> {
         let list = &self.lists[order as usize][t.index()];
         (list.len > 0).then(|| self.start + list.head)
     }
 
-    /// The order of the free block that starts at `pfn`, if one does. Any frame number may be
-    /// asked.
+    /// Returns the order of the free block that starts at `pfn`, if one does. `pfn` may be any
+    /// frame number.
     fn free_order(&self, pfn: u32) -> Option<u8> {
         let i = pfn.checked_sub(self.start)?;
         self.head_order.get(i as usize).copied().filter(|&order| order != NOT_HEAD)
     }
 
-    /// The free block that holds `pfn`.
+    /// Returns the free block that contains `pfn`.
     pub(super) fn block_of(&self, pfn: u32) -> Option<(u32, u8)> {
         (0..=MAX_ORDER).find_map(|order| {
             let head = pfn & !((1 << order) - 1);
@@ -144,8 +144,8 @@ impl Buddy {
         })
     }
 
-    /// Frees a block: merges it with its buddies and puts it on a list. False, with nothing
-    /// changed, if part of it is free already or it is not of this zone.
+    /// Frees a block: merges it with its buddies and puts it on a list. Returns false, with nothing
+    /// changed, if part of the block is free already or outside this zone.
     pub(super) fn free(&mut self, zone: &ZoneState, pfn: u32, order: Order, to_tail: bool) -> bool {
         let end = self.start as usize + self.head_order.len();
         let aligned = pfn & (order.pages() - 1) == 0;
@@ -178,8 +178,8 @@ impl Buddy {
         true
     }
 
-    /// Whether the block's buddy, once free, would let the pair merge further: such a block is
-    /// better left alone for a while.
+    /// Whether the block could merge further once its buddy is free. Such a block goes to the tail
+    /// of its list, to be taken late.
     fn merge_likely(&self, pfn: u32, order: u8) -> bool {
         if order >= MAX_ORDER - 1 {
             return false;
@@ -188,7 +188,7 @@ impl Buddy {
         self.free_order(parent ^ (1 << (order + 1))) == Some(order + 1)
     }
 
-    /// Takes a listed block of `from` apart until its lowest part has `order`; the upper halves go
+    /// Splits a listed block of order `from` until its lowest part has `order`. The upper halves go
     /// to the head of the lists of `t`.
     pub(super) fn split(&mut self, pfn: u32, from: u8, order: u8, t: Migratetype) {
         for half in (order..from).rev() {
@@ -196,7 +196,7 @@ impl Buddy {
         }
     }
 
-    /// The smallest block of `t` that fits, cut to size.
+    /// Takes the smallest block of `t` that fits, and splits it to `order`.
     pub(super) fn smallest(&mut self, order: u8, t: Migratetype) -> Option<u32> {
         let fit = u32::from(self.nonempty[t.index()]) >> order << order;
         if fit == 0 {
@@ -209,12 +209,12 @@ impl Buddy {
         Some(pfn)
     }
 
-    /// The first frame of some free block of `t`, smallest order first.
+    /// Returns the first frame of some free block of `t`, smallest order first.
     pub(super) fn first_of(&self, t: Migratetype) -> Option<u32> {
         (0..=MAX_ORDER).find_map(|order| self.head(order, t))
     }
 
-    /// Free blocks of the pageblock of `pfn`: those that start in it.
+    /// Returns the free blocks that start in the pageblock of `pfn`.
     fn blocks_in(&self, block: u32) -> Vec<(u32, u8)> {
         let mut found = Vec::new();
         let mut at = block;
@@ -230,7 +230,7 @@ impl Buddy {
         found
     }
 
-    /// Free frames and, of the others, movable ones in a pageblock.
+    /// Counts the free frames in a pageblock, and the movable ones of the others.
     pub(super) fn census(&self, zone: &ZoneState, block: u32) -> (u32, u32) {
         let (mut free, mut movable) = (0, 0);
         let end = (block + PAGEBLOCK_PAGES).min(zone.span.end);
@@ -247,8 +247,8 @@ impl Buddy {
         (free, movable)
     }
 
-    /// Retags the pageblock of `pfn` and moves its free blocks. A free block of the largest order
-    /// that spans it is cut in two first. Returns the frames moved.
+    /// Retypes the pageblock of `pfn` and moves its free blocks. Splits a free block of the largest
+    /// order that spans it first. Returns the number of frames moved.
     pub(super) fn retag(&mut self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32 {
         let block = pfn & !(PAGEBLOCK_PAGES - 1);
         let pair = block & !((1 << MAX_ORDER) - 1);
@@ -279,7 +279,7 @@ impl Buddy {
         moved
     }
 
-    /// Takes exactly `range` if all of it is free; what hangs over at the ends stays free.
+    /// Takes exactly `range` if all of it is free. Parts of its blocks outside the range stay free.
     pub(super) fn take_range(&mut self, zone: &ZoneState, range: Range<u32>) -> bool {
         let mut blocks = Vec::new();
         let mut at = range.start;
@@ -305,7 +305,7 @@ impl Buddy {
         std::array::from_fn(|order| std::array::from_fn(|t| self.lists[order][t].len))
     }
 
-    /// LISTS-1 to LISTS-4.
+    /// Checks LISTS-1 to LISTS-4.
     pub(super) fn check(&self, zone: &ZoneState) -> Result<(), String> {
         let mut totals = Totals::default();
         let mut listed = 0u64;

@@ -1,11 +1,12 @@
-//! Which list serves a request: own type, CMA, then other types by claiming pageblocks or stealing.
+//! The choice of the list that serves a request: own type, CMA, then other types by claiming
+//! pageblocks or stealing.
 
 use super::buddy::Buddy;
 use crate::frame::kinds::{AllocFlags, MAX_ORDER, Migratetype, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES};
 use crate::frame::state::{Want, ZoneState};
 
-/// How far the search had to go; remembered through a refill, so that a search that failed is not
-/// repeated for every block.
+/// How far the search had to go. A refill remembers this, so that it does not repeat a failed
+/// search for every block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     Normal,
@@ -21,7 +22,7 @@ pub(in crate::frame) fn may_claim(order: u8, t: Migratetype, grouping: bool) -> 
         || !grouping
 }
 
-/// Whether enough of a pageblock is free, or of a kind with the request, to change its type.
+/// Whether enough of a pageblock is free, or compatible with the request, to change its type.
 pub(in crate::frame) fn worth_claiming(
     t: Migratetype,
     block_type: Migratetype,
@@ -40,7 +41,7 @@ pub(in crate::frame) fn worth_claiming(
 }
 
 impl Buddy {
-    /// One block for `want`.
+    /// Takes one block for `want`.
     pub(super) fn rmqueue(
         &mut self,
         zone: &ZoneState,
@@ -82,7 +83,8 @@ impl Buddy {
         }
         let stolen =
             if want.flags.has(AllocFlags::NOFRAGMENT) { None } else { self.steal(order, t) };
-        // Those who must not wait, or die to free memory, take the reserve rather than fail.
+        // A request that must not wait, or that an OOM victim makes, takes the reserve rather than
+        // fails.
         stolen.or_else(|| {
             let desperate = want.flags.any(AllocFlags::OOM.with(AllocFlags::NON_BLOCK));
             if desperate { self.smallest(order, Migratetype::HighAtomic) } else { None }
@@ -93,7 +95,7 @@ impl Buddy {
         t.fallbacks().iter().find_map(|&other| Some((self.head(order, other)?, other)))
     }
 
-    /// Largest block of another type first: a whole pageblock changes hands if it can.
+    /// Takes the largest block of another type first, and retypes its whole pageblock if it can.
     fn claim(&mut self, zone: &ZoneState, want: &Want) -> Option<u32> {
         let (order, t) = (want.order.get(), want.migratetype);
         let whole_only = want.flags.has(AllocFlags::NOFRAGMENT);
@@ -122,7 +124,7 @@ impl Buddy {
         None
     }
 
-    /// The smallest fitting block of another type, whose pageblock keeps its type.
+    /// Takes the smallest fitting block of another type. The pageblock keeps its type.
     fn steal(&mut self, order: u8, t: Migratetype) -> Option<u32> {
         for from in order..=MAX_ORDER {
             if let Some((pfn, other)) = self.fallback_at(from, t) {
@@ -143,11 +145,12 @@ mod tests {
     #[test]
     fn half_of_a_pageblock_must_be_free_or_alike() {
         let worth = |t, from, free, movable| worth_claiming(t, from, free, movable, true);
-        // A movable request counts what can be moved as alike.
+        // For a movable request, movable frames count as alike.
         assert!(worth(Movable, Unmovable, 100, 156) && !worth(Movable, Unmovable, 100, 155));
-        // Any other, in a movable block, what is neither free nor movable.
+        // For any other request, in a movable block, frames that are neither free nor movable count
+        // as alike.
         assert!(worth(Unmovable, Movable, 100, 256) && !worth(Unmovable, Movable, 100, 257));
-        // Between the other two nothing is alike.
+        // Between the other two types no frame is alike.
         assert!(worth(Reclaimable, Unmovable, 256, 0) && !worth(Reclaimable, Unmovable, 255, 255));
         assert!(worth_claiming(Reclaimable, Unmovable, 0, 0, false), "without grouping always");
     }

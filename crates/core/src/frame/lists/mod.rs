@@ -1,15 +1,16 @@
-//! The faithful store: free lists by order and migratetype behind one lock per zone, with the
-//! kernel's placement to the block. The reference for behaviour and the oracle of the fast store's
-//! tests.
+//! The faithful store: free lists by order and migratetype behind one lock per zone. It places
+//! every block as the kernel does. It is the reference for behaviour, and the oracle of the fast
+//! store's tests.
 //!
-//! Invariants (held whenever the lock is free):
-//! * LISTS-1: `head_order[f]` is the order of the free block that starts at frame `f`, or `NOT_HEAD`.
+//! Invariants (hold whenever the lock is free):
+//! * LISTS-1: `head_order[f]` is the order of the free block that starts at frame `f`, or
+//!   `NOT_HEAD`.
 //! * LISTS-2: a free block is on exactly the list of its order and of its pageblock's type.
-//! * LISTS-3: two free buddies below the largest order do not coexist, unless from a pageblock up their
-//!   types forbid them to merge.
-//! * LISTS-4: `totals` and the list lengths are what the lists hold.
+//! * LISTS-3: two free buddies below the largest order do not coexist, unless from a pageblock up
+//!   their types forbid them to merge.
+//! * LISTS-4: `totals` and the list lengths agree with the contents of the lists.
 //!
-//! Lock order: a CPU's set, then this lock; nothing is taken under it.
+//! Lock order: a CPU's set, then this lock. No lock is taken under it.
 
 mod buddy;
 mod fallback;
@@ -24,19 +25,20 @@ use buddy::Buddy;
 use fallback::Mode;
 pub(super) use fallback::{may_claim, worth_claiming};
 
-/// See the head of the file.
+/// The store of free frames of one zone, as the kernel's free lists.
 #[derive(Debug)]
 pub struct Lists {
     buddy: Mutex<Buddy>,
-    /// By type: which orders have a block. Written under the lock, read without it as a hint.
+    /// By type: a bit for each order that has a block. Written under the lock, read without it as a
+    /// hint.
     nonempty: [AtomicU32; 6],
     start: u32,
     len: usize,
 }
 
 impl Lists {
-    /// A store for the frames of `span`, of which `memory` is free. Types are read from the zone's
-    /// map, which must be complete.
+    /// Creates a store for the frames of `span`, of which `memory` is free. Types are read from the
+    /// zone's map, which must be complete.
     #[must_use]
     pub fn new(zone: &ZoneState, memory: &[Range<u32>]) -> Self {
         let mut buddy = Buddy::new(zone.span.clone());
@@ -62,7 +64,7 @@ impl Lists {
         }
     }
 
-    /// Runs `work` under the lock and counts what it changed before the lock is dropped.
+    /// Runs `work` under the lock, and counts its changes before the lock is dropped.
     fn with<R>(&self, zone: &ZoneState, cpu: usize, work: impl FnOnce(&mut Buddy) -> R) -> R {
         let mut buddy = lock(&self.buddy);
         let before = buddy.totals;

@@ -1,18 +1,19 @@
-//! How many pages to scan on each list.
+//! The balance of the classic LRU: how many pages to scan on each list.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::{Ctx, Lruvec, Scan};
 use crate::folio::LruType;
 
-/// The lists as a round's decisions see them: those of one memcg, or in root reclaim of all together.
+/// The lists on which a round decides: those of one memcg, or in root reclaim those of all memcgs
+/// together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Seen {
-    /// Inactive and active anonymous, inactive and active file.
+    /// Pages: inactive and active anonymous, inactive and active file.
     sizes: [u64; 4],
-    /// Whether folios that came back were made active since the last run ended.
+    /// By type: whether refaulted folios were activated since the last reclaim run ended.
     activated: [bool; 2],
-    /// What reclaiming each type has cost.
+    /// Cost of reclaiming each type.
     cost: [u64; 2],
 }
 
@@ -38,24 +39,24 @@ impl Seen {
     }
 }
 
-/// What a round may do, decided once from the counters.
+/// The decisions of a round, made once from the counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub may_deactivate: [bool; 2],
     cache_trim: bool,
-    /// Inactive anonymous pages would be scanned.
+    /// Whether any inactive anonymous page would be scanned.
     any_anon: bool,
     cost: [u64; 2],
 }
 
-/// Whether the inactive list is too small beside the active one.
+/// Whether the inactive list is too small in proportion to the active one.
 pub(super) fn inactive_is_low(v: &Lruvec, cx: &Ctx, ty: LruType) -> bool {
     let mut seen = Seen::default();
     seen.add(v, cx);
     seen.inactive_is_low(cx, ty)
 }
 
-/// Active pages allowed for each inactive one.
+/// Returns the number of active pages allowed for each inactive one.
 fn inactive_ratio(pages: u64) -> u64 {
     let gib = pages >> 18;
     if gib > 0 { (10 * gib).isqrt() } else { 1 }
@@ -70,7 +71,8 @@ pub(super) fn round(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Round {
     let may_deactivate = LruType::ALL.map(|ty| {
         sc.force_deactivate || seen.activated[ty.index()] || seen.inactive_is_low(cx, ty)
     });
-    // Whether a share is none at all is asked of the lists of the machine that this one stands for.
+    // Whether a share rounds down to 0 is decided on list sizes of the full machine that this one
+    // models.
     let any_of = |size: u64| (size * cx.tun.classic.scale.max(1)) >> sc.priority > 0;
     let any_file = any_of(seen.sizes[2]);
     let cache_trim = any_file && !may_deactivate[1] && !sc.cache_trim_off;
@@ -85,7 +87,7 @@ enum Mode {
     Share,
 }
 
-/// Pages to scan: inactive anonymous, active anonymous, inactive file, active file.
+/// Returns the pages to scan: inactive anonymous, active anonymous, inactive file, active file.
 pub(super) fn scan_counts(v: &Lruvec, cx: &Ctx, sc: &Scan, round: Round) -> [u64; 4] {
     let mode = mode(sc, round);
     let [ap, fp] = shares(u64::from(sc.swappiness), round.cost[0], round.cost[1]);
@@ -125,7 +127,7 @@ fn mode(sc: &Scan, round: Round) -> Mode {
     }
 }
 
-/// The weights of the types: swappiness against what reclaiming each has cost.
+/// Returns the weights of the types: swappiness against the cost of reclaiming each type.
 fn shares(swappiness: u64, anon_cost: u64, file_cost: u64) -> [u64; 2] {
     let swappiness = swappiness.min(200);
     let total = anon_cost + file_cost;
@@ -141,7 +143,8 @@ mod tests {
     #[test]
     fn shares_follow_swappiness_and_cost() {
         assert_eq!(shares(60, 0, 0), [60, 140]);
-        // All the cost is anonymous: it keeps at least a third of an even share.
+        // All cost is anonymous: the weight of anonymous memory stays at least a third of the
+        // total.
         let [a, f] = shares(100, 1_000, 0);
         assert_eq!((a, f), (149, 299));
         assert_eq!(shares(0, 5, 5)[0], 0);

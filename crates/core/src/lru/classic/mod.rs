@@ -1,8 +1,8 @@
 //! The classic LRU: an active and an inactive list for each type, with refault distance.
 //!
-//! Owns the costs that balance the types, the clock of evictions and activations (`age`), and the
-//! copies of the size counters that decisions read. In a memcg those copies lag: the kernel folds
-//! its per-CPU counters now and then, and `classic.fold` models that.
+//! Owns the costs that balance the types, and the clock of evictions and activations (`age`). Also
+//! owns the copies of the size counters on which it decides. In a memcg those copies lag, because
+//! the kernel folds its per-CPU counters only now and then. `classic.fold` models that.
 
 mod balance;
 mod reclaim;
@@ -19,20 +19,20 @@ use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::types::Pfn;
 
-/// The state beside the lists.
+/// The state of the classic LRU beside its lists.
 #[derive(Debug, Default)]
 pub struct ClassicState {
-    /// Evictions and activations so far.
+    /// Evictions and activations since the start, in pages.
     age: AtomicU64,
     cost: [AtomicU64; 2],
-    /// Refaults placed among the young, exactly.
+    /// Refaulted pages that were activated, by type; exact.
     activated: [AtomicU64; 2],
-    /// `activated` as of the end of the last reclaim run.
+    /// Values of `seen_activated` at the end of the last reclaim run.
     snapshot: [AtomicU64; 2],
-    /// Copies of sizes (by list) and `activated`, as decisions see them.
+    /// Copies of the list sizes and of `activated`, as of the last fold.
     seen_sizes: [AtomicU64; 4],
     seen_activated: [AtomicU64; 2],
-    /// Pages of each list by zone; changed under the lru lock.
+    /// Pages of each list by zone, changed under the lru lock.
     by_zone: [[AtomicI64; ZONES]; 4],
 }
 
@@ -41,7 +41,7 @@ impl ClassicState {
         self.age.fetch_add(pages, Relaxed);
     }
 
-    /// Pages of a list that are in zones up to one.
+    /// Returns the pages of a list that are in zones up to `zone`.
     pub(super) fn eligible(&self, list: usize, zone: usize) -> u64 {
         let pages: i64 = self.by_zone[list].iter().take(zone + 1).map(|z| z.load(Relaxed)).sum();
         pages.max(0) as u64
@@ -53,7 +53,8 @@ impl ClassicState {
         }
     }
 
-    /// Adds to a type's cost; old costs fade against the size of the lists.
+    /// Adds to the cost of a type. Older costs are halved when the sum exceeds a quarter of the
+    /// lists.
     fn note_cost(&self, v: &Lruvec, cx: &Ctx, ty: LruType, ios: u64, rotated: u64) {
         let cost = if cx.tun.classic.rotations {
             ios * super::scan::SWAP_CLUSTER_MAX + rotated
@@ -82,7 +83,7 @@ impl ClassicState {
 }
 
 impl Lruvec {
-    /// Folds the counters that classic decisions read.
+    /// Folds the counters on which the classic LRU decides.
     pub fn fold(&self) {
         for i in 0..4 {
             let now = self.sizes[i].load(Relaxed).max(0) as u64;
@@ -95,7 +96,7 @@ impl Lruvec {
     }
 }
 
-/// Counts pages that come to a list or leave it.
+/// Counts pages that join a list or leave it.
 fn resize(v: &Lruvec, _under: &mut Lists, list: usize, zone: usize, pages: i64) {
     let n = &v.classic.by_zone[list][zone];
     n.store(n.load(Relaxed) + pages, Relaxed);
@@ -106,7 +107,7 @@ fn index(w: Word) -> usize {
     w.ty().index() * 2 + usize::from(w.has(Word::ACTIVE))
 }
 
-/// The classic LRU as a [`Lru`].
+/// The classic LRU as an implementation of [`Lru`].
 #[derive(Clone, Copy, Debug)]
 pub struct Classic;
 
@@ -143,7 +144,7 @@ impl Lru for Classic {
         v.classic.note_activation(w.pages());
         cx.folios.clear(pfn, Word::REFERENCED);
         if !w.has(Word::LRU) {
-            // Still in an add batch: it will be put on the right list.
+            // The folio is still in an add batch, which will put it on the active list.
             cx.folios.set(pfn, Word::ACTIVE);
             return false;
         }
@@ -175,7 +176,8 @@ impl Lru for Classic {
     fn note_fault(&self, _: &Lruvec, _: &Ctx, _: Pfn) {}
 }
 
-/// A folio came back: young if what was evicted and activated since, where it left, would have fitted there.
+/// Handles a refault. The folio is activated if the evictions and activations since it left would
+/// have fitted into the memory where it left.
 fn refault((v, left): Came, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> bool {
     let w = cx.folios.word(pfn);
     let (ty, n) = (w.ty(), w.pages());

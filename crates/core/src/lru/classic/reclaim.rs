@@ -1,7 +1,7 @@
-//! Shrinking the classic lists.
+//! Reclaim from the classic lists.
 
 use super::super::list::List;
-use super::super::scan::{Aged, DEF_PRIORITY, Isolation, Place, Told, batch};
+use super::super::scan::{Aged, DEF_PRIORITY, Isolation, ResumePoint, ScanEvent, batch};
 use super::super::shrink::{Around, Isolated, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who};
 use super::balance::{Round, inactive_is_low, round, scan_counts};
@@ -9,19 +9,19 @@ use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::types::Pfn;
 
-/// Zone-ineligible pages one isolation may skip for nothing.
+/// Most pages of zones that do not help that one isolation may skip.
 const SKIPPED_MAX: u64 = 32 << 10;
 
-/// A pass under way.
+/// A reclaim pass in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Under {
     round: Round,
     targets: [u64; 4],
     left: [u64; 4],
     reclaimed: u64,
-    /// The list that is next.
+    /// Index of the list to scan next.
     list: usize,
-    /// All that is left is gone through, whatever was reclaimed.
+    /// Whether all that is left is scanned, however much was reclaimed.
     to_the_end: bool,
 }
 
@@ -29,7 +29,7 @@ impl Under {
     fn begin(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Self {
         let round = round(v, cx, sc);
         let targets = scan_counts(v, cx, sc, round);
-        // What a task scans first of all is little.
+        // At the lowest pressure, a task scans few pages.
         let to_the_end = sc.root && sc.who == Who::Direct && sc.priority == DEF_PRIORITY;
         Self { round, targets, left: targets, reclaimed: 0, list: 0, to_the_end }
     }
@@ -37,7 +37,7 @@ impl Under {
 
 pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
     let mut p = match sc.place.take() {
-        Some(Place::Classic(under)) => under,
+        Some(ResumePoint::Classic(under)) => under,
         _ => Under::begin(v, cx, sc),
     };
     while p.list > 0 || p.left[0] > 0 || p.left[2] > 0 || p.left[3] > 0 {
@@ -49,7 +49,7 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
                 p.left[i] -= n;
                 p.reclaimed += shrink_list(v, cx, sc, out, p.round, i, n);
                 if out.pause() {
-                    sc.place = Some(Place::Classic(p));
+                    sc.place = Some(ResumePoint::Classic(p));
                     return;
                 }
             }
@@ -63,7 +63,8 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
             break;
         }
         p.to_the_end = cx.tun.classic.finish;
-        // A machine scaled down has the share of a large one to go through, not that of lists made longer.
+        // On a machine scaled down, the pass finishes the share of the full machine, not of the
+        // lengthened lists.
         let lift = if p.to_the_end { sc.lift.min(sc.priority) } else { 0 };
         rescale(&mut p.left, &p.targets, anon, file, lift);
     }
@@ -72,8 +73,8 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
     }
 }
 
-/// The smaller type is dropped, the other continues to the same share of its target, which is `2^lift` times too
-/// large.
+/// Drops the type with less left to scan. The other type continues to the same share of its target.
+/// That target is `2^lift` times too large.
 fn rescale(left: &mut [u64; 4], targets: &[u64; 4], anon: u64, file: u64, lift: u8) {
     let (drop, keep, done) = if file > anon {
         (0, 2, anon * 100 / (targets[0] + targets[1] + 1))
@@ -110,7 +111,7 @@ fn shrink_list(
     0
 }
 
-/// Isolates up to `n` pages from the tail. Returns pages scanned, and pages skipped.
+/// Isolates up to `n` pages from the tail. Returns the pages scanned and the pages skipped.
 fn isolate(
     v: &Lruvec,
     cx: &Ctx,
@@ -149,7 +150,7 @@ fn isolate(
     (scanned, skipped_pages)
 }
 
-/// Tells what was isolated of a list.
+/// Reports an isolation from a list to `out`.
 fn tell_isolated(
     (v, cx, sc): (&Lruvec, &Ctx, &Scan),
     out: &mut dyn Pageout,
@@ -157,7 +158,7 @@ fn tell_isolated(
     (asked, looked, skipped): (u64, u64, u64),
     batch: &Isolated,
 ) {
-    out.note(&Told::Isolated(Isolation {
+    out.note(&ScanEvent::Isolated(Isolation {
         who: sc.who,
         node: v.node(),
         ty,
@@ -198,7 +199,7 @@ fn shrink_inactive(
     }
     let taken = batch.pages(cx);
     let found = shrink_batch(v, cx, sc, out, &mut batch, &mut Around::none());
-    out.note(&Told::Shrunk(found.told(v, sc, ty, scanned)));
+    out.note(&ScanEvent::Shrunk(found.told(v, sc, ty, scanned)));
     put_back(v, cx, batch.as_slice());
     v.classic.note_cost(v, cx, ty, found.written, scanned - found.reclaimed.min(scanned));
     if found.unqueued_dirty > 0 && found.unqueued_dirty == taken {
@@ -229,7 +230,7 @@ fn put_back(v: &Lruvec, cx: &Ctx, batch: &[Pfn]) {
     }
 }
 
-/// Moves folios from the active to the inactive list; program text that was used goes round again.
+/// Moves folios from the active to the inactive list. Program text that was accessed stays active.
 fn shrink_active(v: &Lruvec, cx: &Ctx, sc: &Scan, out: &mut dyn Pageout, ty: LruType, n: u64) {
     let mut batch = Isolated::new();
     let (scanned, skipped) = isolate(v, cx, sc, &mut v.lock(), ty.index() * 2 + 1, n, &mut batch);
@@ -255,7 +256,7 @@ fn shrink_active(v: &Lruvec, cx: &Ctx, sc: &Scan, out: &mut dyn Pageout, ty: Lru
     drop(lists);
     v.classic.note_cost(v, cx, ty, 0, rotated);
     let (who, node, priority) = (sc.who, v.node(), sc.priority);
-    out.note(&Told::Aged(Aged { who, node, ty, priority, taken, rotated }));
+    out.note(&ScanEvent::Aged(Aged { who, node, ty, priority, taken, rotated }));
 }
 
 #[cfg(test)]
@@ -264,12 +265,13 @@ mod tests {
 
     #[test]
     fn the_larger_type_goes_on_to_the_share_the_smaller_reached() {
-        // Anonymous: 40 of 100 left, so 59 % was left of its target plus one; file: 300 of 400
+        // Anonymous: 40 of 100 left, so 59 % was scanned of its target plus one. File: 300 of 400
         // left.
         let mut left = [40, 0, 300, 0];
         rescale(&mut left, &[100, 0, 400, 0], 40, 300, 0);
         assert_eq!(left, [0, 0, 400 * 61 / 100 - 100, 0]);
-        // Lists four times too long: no more than this was to be scanned of them at all.
+        // Lists four times too long: the 100 pages already scanned exceed the goal, so nothing is
+        // left.
         let mut left = [40, 0, 300, 0];
         rescale(&mut left, &[100, 0, 400, 0], 40, 300, 2);
         assert_eq!(left, [0; 4]);

@@ -1,4 +1,4 @@
-//! The classic LRU's tables: what an access does, and when a page that came back counts as young.
+//! The tables of the classic LRU: the effect of an access, and when a refault counts as young.
 
 use super::*;
 use crate::lru::r#gen::tests::{Free, Rig};
@@ -24,7 +24,8 @@ fn the_first_access_is_remembered_and_the_second_activates() {
         (w.has(Word::REFERENCED), w.has(Word::ACTIVE), age(rig))
     };
     assert_eq!(state(&rig), (false, false, 0), "new: inactive");
-    // Each access in turn: the flag, the activation (which the clock of evictions counts), the flag again.
+    // Each access in turn: the flag, then the activation (which the clock counts), then the flag
+    // again.
     for expected in [(true, false, 0), (false, true, 1), (true, true, 1), (true, true, 1)] {
         rig.v.mark_accessed(&rig.cx(), pfn);
         assert_eq!(state(&rig), expected);
@@ -43,11 +44,13 @@ fn an_access_before_the_folio_is_on_a_list_only_says_where_it_goes() {
     assert_eq!(rig.v.size(LruType::File, true), 1, "on the active list at once");
 }
 
-/// What is compared with the distance: the other pages that could have been kept in its place.
+/// Compares the refault distance with the other pages that could have been kept in place of this
+/// one.
 #[test]
 fn a_refault_is_young_while_its_distance_is_within_what_it_competes_with() {
     for ty in LruType::ALL {
-        // 3 of its own type and 5 of the other are inactive; 1 of its own and 2 of the other active.
+        // Inactive: 3 pages of its own type and 5 of the other. Active: 1 of its own and 2 of the
+        // other.
         let other = ty.other();
         let mut rig = rig(32);
         for (ty, inactive, active) in [(ty, 3, 1), (other, 5, 2)] {
@@ -73,11 +76,11 @@ fn a_refault_is_young_while_its_distance_is_within_what_it_competes_with() {
             let young = rig.v.refault(&rig.cx(), back, shadow, true);
             let w = rig.folios.word(back);
             assert_eq!(w.has(Word::ACTIVE), young);
-            // A page that joins the young is an activation, which the clock counts.
+            // A page that joins the active list is an activation, which the clock counts.
             assert_eq!(age(&rig), 1_000 + distance + u64::from(young));
             (young, w.has(Word::WORKINGSET))
         };
-        // Active pages of both types, and the inactive ones of the other.
+        // Active pages of both types, and inactive pages of the other type.
         let room = 1 + 2 + 5;
         assert_eq!(arrive(0, false), (true, false), "{ty:?}");
         assert_eq!(arrive(room, false), (true, false), "{ty:?}");
@@ -98,7 +101,7 @@ fn a_stranger_s_shadow_says_nothing() {
     assert_eq!(rig.stat.get(Event::WorkingsetRefaultAnon), 0);
 }
 
-/// How long it was away is told by the clock of the node that it left (`workingset_refault`).
+/// Shows that the clock of the node that a page left measures its absence (`workingset_refault`).
 #[test]
 fn a_page_that_left_another_node_is_judged_by_that_node() {
     let mut rig = rig(8);
@@ -121,7 +124,7 @@ fn the_clock_counts_evictions_and_activations() {
     let mut rig = rig(64);
     let pfns: Vec<Pfn> = (0..48).filter_map(|_| rig.fill(LruType::File)).collect();
     for &pfn in &pfns {
-        // Not accessed: the first reclaim takes what it wants.
+        // The pages are not accessed, so the first reclaim takes as many as it wants.
         let space = rig.spaces.get(rig.mm()).unwrap();
         let place = space.tree().find(crate::types::Vpn(pfn.0.into())).unwrap();
         place.table.clear(place.index, crate::space::Pte::ACCESSED);
@@ -137,8 +140,8 @@ fn the_clock_counts_evictions_and_activations() {
     rig.v.check_invariants(&rig.cx());
 }
 
-/// A page of the working set that comes back is an I/O, like one that is written; kernels before 6.2 do not
-/// count what they looked at for nothing.
+/// Shows that a refault of the working set costs as much as a written page. Kernels before 6.2 do
+/// not count pages that were scanned and kept.
 #[test]
 fn what_came_back_costs_its_type_as_much_as_what_is_written() {
     for (rotations, io, looks) in [(true, 32, 1), (false, 1, 0)] {
@@ -161,9 +164,10 @@ fn what_came_back_costs_its_type_as_much_as_what_is_written() {
     }
 }
 
-/// Few files are left and all anonymous pages were used: reclaim comes to its last priority. Who has its 32 pages
-/// then has gone through nearly all that was to be scanned of files, and until 6.1 went through as
-/// much of the anonymous pages before it looked again at what it had.
+/// Few file pages are left and all anonymous pages were used, so reclaim comes to its last
+/// priority. When it has its 32 pages, it has scanned nearly all of its share of files. Kernels
+/// before 6.1 then scanned as large a part of the anonymous pages before they checked the target
+/// again.
 #[test]
 fn kernels_before_6_1_finish_the_larger_share_and_take_far_too_much() {
     let freed_by = |finish: bool| {
@@ -183,20 +187,21 @@ fn kernels_before_6_1_finish_the_larger_share_and_take_far_too_much() {
         rig.v.check_invariants(&rig.cx());
         freed.len()
     };
-    // One round of both types, and one more of the larger before it is seen that nothing is left of the smaller.
+    // One round of both types, and one more of the larger type until the smaller has nothing left.
     assert_eq!(freed_by(false), 96);
-    // 68 of 100 files are left when it has its pages, and so 32 % of the other pages are to go as well.
+    // 68 of 100 files are left when the target is met, so 32 % of the other pages go as well.
     let all = freed_by(true);
     assert!((1_250..1_350).contains(&all), "{all}");
 }
 
-/// A pass for a low zone once scanned a share of all pages: it went through those of higher zones for nothing, and
-/// where the low zone had none at all, too (spec 6.5: sizes are those of the zones that help).
+/// Shows that a pass for a low zone does not scan a share of all pages. It would scan pages of
+/// higher zones for nothing, even where the low zone has none (spec 6.5: sizes are those of the
+/// zones that help).
 #[test]
 fn a_pass_scans_a_share_of_the_zones_that_help() {
     let rig = rig(256);
     for i in 0..256 {
-        // One of eight is in the low zone.
+        // One page of eight is in the low zone.
         let word = Word::new(LruType::File, 0, u8::from(i % 8 != 0));
         rig.folios.init(Pfn(i), word, rig.v.memcg(), rig.mm(), crate::types::Vpn(i.into()));
         rig.v.add(&rig.cx(), Pfn(i));

@@ -1,4 +1,4 @@
-//! What one access does to a folio: the access count, the two flags, and promotion by slot.
+//! The effect of one access on a folio: the access count, the two flags, and promotion by slot.
 //!
 //! Accesses through file descriptors count up to five and set tiers. Accesses through page tables
 //! use the same flags without the count: the first sets `REFERENCED`, the second makes the folio
@@ -9,7 +9,7 @@ use crate::folio::{MAX_NR_GENS, Word};
 use crate::tunables::{Promote, SetRefs};
 use crate::types::Pfn;
 
-/// One access through a file descriptor.
+/// Counts one access through a file descriptor.
 #[inline]
 pub(super) fn inc_refs(cx: &Ctx, pfn: Pfn) {
     let full = Word::REFERENCED.or(Word::WORKINGSET);
@@ -28,12 +28,12 @@ pub(super) fn inc_refs(cx: &Ctx, pfn: Pfn) {
     });
 }
 
-/// The working set form of a word: promoted, its count used up.
+/// Returns a word as part of the working set: promoted, with the count reset.
 fn promoted(w: Word) -> Word {
     w.without_refs().with(Word::WORKINGSET)
 }
 
-/// An accessed entry met by eviction. True if the folio is to be activated.
+/// Handles an accessed entry that eviction found. Returns true if the folio is to be activated.
 pub fn set_refs(cx: &Ctx, pfn: Pfn, exec: bool) -> bool {
     if cx.tun.mglru.promote == Promote::First {
         return true;
@@ -50,8 +50,8 @@ pub fn set_refs(cx: &Ctx, pfn: Pfn, exec: bool) -> bool {
     !first(old) || (exec && cx.tun.mglru.set_refs == SetRefs::K72)
 }
 
-/// An accessed entry met by a page-table walk: promotes to `slot`, by the word alone. Returns the
-/// slot the folio had if it was promoted. `now` is the stamp it gets.
+/// Handles an accessed entry that a page-table walk found: promotes the folio to `slot`, in its
+/// word alone. Returns the slot that the folio had, if it was promoted. `now` becomes its stamp.
 pub fn update_gen(cx: &Ctx, pfn: Pfn, slot: usize, now: u64) -> Option<usize> {
     if cx.tun.mglru.history {
         return update_history(cx, pfn, slot, now);
@@ -74,7 +74,8 @@ pub fn update_gen(cx: &Ctx, pfn: Pfn, slot: usize, now: u64) -> Option<usize> {
     if first(old) { None } else { old.slot() }
 }
 
-/// The same where accesses are remembered over several rounds: one more, and young again.
+/// Counts one more round with an access and makes the folio young, where accesses are remembered
+/// over several rounds.
 fn update_history(cx: &Ctx, pfn: Pfn, slot: usize, now: u64) -> Option<usize> {
     let (old, _) = cx.folios.update(pfn, |w| match w.slot() {
         None => w,
@@ -83,13 +84,13 @@ fn update_history(cx: &Ctx, pfn: Pfn, slot: usize, now: u64) -> Option<usize> {
     old.slot()
 }
 
-/// With one more round in which it was accessed, four at most.
+/// Returns the word with one more round in which the folio was accessed, four at most.
 pub(crate) fn seen_again(w: Word) -> Word {
     w.with_refs((w.refs() + 1).min(4))
 }
 
-/// Moves a folio of the oldest generation (`old`) one up, by its word. Returns the slot it has now,
-/// and whether this call gave it that slot; if not, a walk promoted it first.
+/// Moves a folio of the oldest generation (`old`) one generation up, in its word alone. Returns its
+/// slot now, and whether this call set that slot. If not, a walk promoted it first.
 pub fn inc_gen(cx: &Ctx, pfn: Pfn, old: usize, mark: Word) -> (usize, bool) {
     let mut w = cx.folios.word(pfn);
     loop {
@@ -107,7 +108,7 @@ pub fn inc_gen(cx: &Ctx, pfn: Pfn, old: usize, mark: Word) -> (usize, bool) {
     }
 }
 
-/// A place for tests to step in between a read and its exchange.
+/// A hook for tests to act between a read and the compare-exchange.
 pub(crate) mod race {
     use crate::lru::Ctx;
     use crate::types::Pfn;
@@ -118,7 +119,7 @@ pub(crate) mod race {
             const { std::cell::RefCell::new(Vec::new()) };
     }
 
-    /// In tests, promotes the folios a test named, as a walk on another CPU would.
+    /// Promotes the folios that a test chose, as a walk on another CPU would.
     #[cfg(test)]
     pub(crate) fn point(cx: &Ctx, pfn: Pfn) {
         VICTIMS.with_borrow_mut(|victims| {

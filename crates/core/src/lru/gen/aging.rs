@@ -1,9 +1,8 @@
-//! Who ages, and which address spaces are walked.
+//! Aging: opens new generations, and chooses the address spaces to walk.
 //!
 //! Owns the list of address spaces of a lruvec's memcg and the cursor that cooperating walkers
-//! share.
-//! One iteration of the list belongs to one generation: whoever exhausts it opens the next one, and
-//! exactly one caller does.
+//! share. One iteration of the list belongs to one generation. The caller that exhausts the list
+//! opens the next generation; exactly one caller does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +13,7 @@ use crate::folio::MIN_NR_GENS;
 use crate::space::{Space, TABLE_ENTRIES};
 use crate::types::MmId;
 
-/// The address spaces of a memcg, first come first.
+/// The address spaces of a memcg, in order of arrival.
 #[derive(Debug)]
 pub struct MmList {
     state: Mutex<MmState>,
@@ -23,13 +22,14 @@ pub struct MmList {
 #[derive(Debug)]
 struct MmState {
     list: Vec<MmId>,
-    /// The last aging whose iteration is finished.
+    /// Sequence number of the last aging whose iteration is finished.
     seq: u64,
-    /// The next to visit; none between iterations.
+    /// Index of the next space to visit; none between iterations.
     cursor: Option<usize>,
-    /// Spaces from here on came since the last iteration began.
+    /// Index of the first space that came since the last iteration began.
     newcomers: usize,
-    /// Totals of the running iteration: entries, young, tables entered, tables added.
+    /// Totals of each iteration by history slot: entries, young entries, tables entered, tables
+    /// added.
     stats: [[u64; 4]; 4],
 }
 
@@ -70,20 +70,21 @@ impl MmList {
         }
     }
 
-    /// The last aging whose iteration is finished.
+    /// Returns the sequence number of the last aging whose iteration is finished.
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.lock().seq
     }
 
-    /// Entries, young entries, tables entered and tables added by the walks of a history slot.
+    /// Returns the entries, young entries, tables entered and tables added by the walks of a
+    /// history slot.
     #[must_use]
     pub fn stats(&self, hist: usize) -> [u64; 4] {
         self.lock().stats[hist % 4]
     }
 }
 
-/// The next space of this iteration, or that the caller is the one who finished it.
+/// The next space of an iteration, or the fact that the caller finished it.
 enum Next {
     Space(Arc<Space>),
     Last,
@@ -103,7 +104,8 @@ fn next_space(v: &Lruvec, cx: &Ctx, walk: &mut Walk) -> Next {
     let at = match s.cursor {
         Some(at) => at,
         None => {
-            // First of the iteration: the filter that it fills starts empty.
+            // This is the first space of the iteration, so the filter that the iteration fills
+            // starts empty.
             g.bloom[((walk.seq + 1) % 2) as usize].reset();
             s.stats[hist] = [0; 4];
             0
@@ -112,7 +114,8 @@ fn next_space(v: &Lruvec, cx: &Ctx, walk: &mut Walk) -> Next {
     let mut at = at;
     while at < s.list.len() {
         let id = s.list[at];
-        // A space that came since the last iteration has told nothing yet: look at all of it.
+        // No information exists about a space that came since the last iteration, so walk all of
+        // it.
         walk.force |= at >= s.newcomers;
         at += 1;
         let Some(space) = cx.spaces.get(id) else { continue };
@@ -128,14 +131,14 @@ fn next_space(v: &Lruvec, cx: &Ctx, walk: &mut Walk) -> Next {
     Next::Last
 }
 
-/// An aging that [`Pageout::pause`](super::super::Pageout::pause) interrupted between two spaces. Others may
-/// walk those that are left, and finish the iteration, before it goes on.
+/// An aging that [`Pageout::pause`](super::super::Pageout::pause) interrupted between two spaces.
+/// Other callers may walk the remaining spaces, and finish the iteration, before it continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aging {
-    /// The youngest generation the caller saw when it began.
+    /// Youngest generation at the time the caller began.
     seq: u64,
     force: bool,
-    /// What of its walks is not yet in the totals.
+    /// Counts of its walks that are not yet in the totals.
     stats: [u64; 4],
 }
 
@@ -145,18 +148,18 @@ impl Aging {
     }
 }
 
-/// How far an aging came.
+/// The result of an aging call.
 pub(super) enum Aged {
-    /// Whether this caller opened the next generation.
+    /// The aging ended; true if this caller opened the next generation.
     Done(bool),
     Paused(Aging),
 }
 
-/// Entries to look at before a pause is worth it: a table's.
+/// Entries to look at before a pause is worthwhile: those of one table.
 const PAUSE_ENTRIES: u64 = TABLE_ENTRIES as u64;
 
-/// Ages once: walks what is left of this generation's iteration and opens the next generation if
-/// this caller finished it. Between two spaces `pause` may interrupt it.
+/// Ages once. Walks the remaining spaces of this generation's iteration. Opens the next generation
+/// if this caller finished the iteration. `pause` may interrupt it between two spaces.
 pub(super) fn age(
     v: &Lruvec,
     cx: &Ctx,
@@ -196,7 +199,8 @@ mod tests {
     use crate::lru::Who;
     use crate::tunables::Tunables;
 
-    /// Two spaces, the first with more than a table of entries, and an aging that stopped between them.
+    /// Returns two spaces, the first with more than a table of entries, and an aging that stopped
+    /// between them.
     fn paused() -> (Rig, Scan, u64, Aging) {
         let mut rig = Rig::new(600, Tunables::preset("k618").unwrap());
         while rig.fill(LruType::Anon).is_some() {}
@@ -221,7 +225,7 @@ mod tests {
         assert_eq!(entries(&rig, seq), 600, "each counted once");
     }
 
-    /// Entries that the walks of an aging looked at.
+    /// Returns the number of entries that the walks of an aging looked at.
     fn entries(rig: &Rig, seq: u64) -> u64 {
         rig.v.r#gen.mm.stats(super::super::pid::hist(&rig.cx(), seq))[0]
     }

@@ -1,14 +1,15 @@
 //! Aging a list in batches: one counter update and one splice for a whole segment.
 //!
-//! Folios that go to the expected next generation stay linked where they are; only the ends of the
-//! segment are remembered, and a flush moves it in constant time. Anything else that leaves the
-//! list is unlinked at once. A folio that goes to the other end of the target begins a new segment.
+//! Folios that go to the expected next generation stay linked where they are. The batch remembers
+//! only the ends of such a segment, and a flush moves the segment in constant time. Any other folio
+//! that leaves the list is unlinked at once. A folio that goes to the other end of the target
+//! begins a new segment.
 //!
 //! Invariants
-//! * BATCH-1: between the ends of a segment every folio was recorded, because every other folio met was
-//!   unlinked. A folio that a walk promoted between the read and the exchange goes elsewhere, and
-//!   must not become an end of the segment: that would join two lists.
-//! * BATCH-2: nothing is pending when the lru lock is dropped.
+//! * BATCH-1: between the ends of a segment every folio was recorded, because every other folio met
+//!   was unlinked. A folio that a walk promoted between the read and the exchange goes elsewhere.
+//!   It must not become an end of the segment, because that would join two lists.
+//! * BATCH-2: no segment or count is pending when the lru lock is dropped.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -21,16 +22,16 @@ use crate::observe::vmstat::Event;
 use crate::tunables::TargetEnd;
 use crate::types::Pfn;
 
-/// A segment being gathered, and the pages in it.
+/// A segment that is being gathered, and the counts of its pages.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     head: Option<Pfn>,
     tail: Option<Pfn>,
     folios: u32,
-    /// Folios whose sizes are pending, and the sizes.
+    /// Folios whose pages are not yet counted in the new slot; `pages` is their sum.
     pending: u64,
     pages: i64,
-    /// The end of its target that it goes to, once it has a folio.
+    /// End of the target list that the segment goes to. None while the segment is empty.
     end: Option<TargetEnd>,
 }
 
@@ -43,8 +44,8 @@ impl Batch {
         self.folios += 1;
     }
 
-    /// Takes in a folio whose word was `w` and that this walk of the list has just given the slot
-    /// `at.new`: as a part of the segment, or one by one where batching is off.
+    /// Adds a folio whose word was `w` and which this walk of the list has just given the slot
+    /// `at.new`. The folio joins the segment, or moves by itself where batching is off.
     pub(super) fn take(
         &mut self,
         v: &Lruvec,
@@ -71,7 +72,7 @@ impl Batch {
         }
     }
 
-    /// Moves the segment from the list of `old` to that of `new` and settles the counters.
+    /// Moves the segment from the list of `old` to that of `new` and updates the counters.
     pub(super) fn flush(&mut self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, at: At) {
         let several = |n: u64| if n > 1 { n } else { 0 };
         cx.stat.add(Event::EbbBulkMoved, several(u64::from(self.folios)));
@@ -94,7 +95,7 @@ impl Batch {
     }
 }
 
-/// Where a segment is, and where it goes.
+/// The list of a segment, and the target that it moves to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
     pub ty: LruType,
@@ -104,8 +105,8 @@ pub(super) struct At {
     pub end: TargetEnd,
 }
 
-/// Goes from the oldest folio of a list to newer ones; with the switch on, what comes later is read
-/// early.
+/// Steps from the oldest folio of a list to newer ones. With `gen.prefetch` on, it reads the
+/// records of later folios early.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     known: usize,
@@ -126,13 +127,14 @@ impl Steps {
         List::newer(cx.folios, pfn)
     }
 
-    /// Counts what was read early.
+    /// Counts the early reads.
     pub fn end(self, cx: &Ctx) {
         cx.stat.add(Event::EbbLookedAhead, self.looks);
     }
 }
 
-/// Moves up to `budget` folios of the oldest generation's list up. Returns how many.
+/// Moves up to `budget` folios from the list of the oldest generation to the next. Returns how
+/// many.
 pub(super) fn age_list(
     v: &Lruvec,
     cx: &Ctx,
@@ -152,7 +154,7 @@ pub(super) fn age_list(
         if *budget == 0 {
             break;
         }
-        // Taken before the folio is handled: handling may unlink it.
+        // Read `next` before the folio is handled, because handling may unlink it.
         next = steps.newer(cx, pfn);
         let before = cx.folios.word(pfn);
         let (slot, ours) = inc_gen(cx, pfn, old, Word::default());
@@ -170,16 +172,16 @@ pub(super) fn age_list(
     moved
 }
 
-/// Counter changes gathered by a walk, settled under one lock hold.
+/// Counter changes that a walk gathers and applies in one hold of the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Deltas {
     pages: [[[i64; ZONES]; 2]; SLOTS],
-    /// Promotions gathered.
+    /// Number of promotions gathered.
     pub batched: u64,
 }
 
 impl Deltas {
-    /// A folio went from one slot to another.
+    /// Records that a folio went from one slot to another.
     pub(crate) fn moved(&mut self, w: Word, old: usize, new: usize) {
         let n = w.pages() as i64;
         self.pages[old][w.ty().index()][w.zone()] -= n;
@@ -187,7 +189,7 @@ impl Deltas {
         self.batched += 1;
     }
 
-    /// Settles everything. The caller holds the lru lock.
+    /// Applies all gathered changes. The caller holds the lru lock.
     pub(crate) fn flush(&mut self, v: &Lruvec, _held: &Lists) {
         if self.batched == 0 {
             return;

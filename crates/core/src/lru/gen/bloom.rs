@@ -1,16 +1,17 @@
-//! The filter that says which page tables are worth walking.
+//! The Bloom filter of page tables that are worth walking.
 //!
-//! Owns 32768 bits and two keys a table. An absent filter answers "present", so the first walk sees
-//! everything. Two filters alternate: the walk of one generation tests one and fills the other.
+//! Owns 32768 bits and sets two of them for each table. An absent filter answers "present" for
+//! every table, so the first walk visits all. Two filters alternate. The walk of one generation
+//! tests one filter and fills the other.
 //!
-//! Invariant GEN-1: no false negative between two resets.
+//! * BLOOM-1: no false negative between two resets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 const SHIFT: u32 = 15;
 const WORDS: usize = (1 << SHIFT) / 64;
 
-/// One filter.
+/// One Bloom filter.
 #[derive(Debug)]
 pub struct Bloom {
     present: AtomicBool,
@@ -31,7 +32,7 @@ impl Bloom {
         ((hash & mask) as usize, (hash >> SHIFT) as usize)
     }
 
-    /// Empties it, and makes it answer.
+    /// Empties the filter and makes it present.
     pub fn reset(&self) {
         for w in &self.bits {
             w.store(0, Relaxed);
@@ -39,13 +40,13 @@ impl Bloom {
         self.present.store(true, Relaxed);
     }
 
-    /// Whether it answers.
+    /// Whether the filter is present.
     #[must_use]
     pub fn is_present(&self) -> bool {
         self.present.load(Relaxed)
     }
 
-    /// Adds an item; an absent filter stays absent.
+    /// Adds an item. An absent filter stays absent.
     pub fn insert(&self, item: u64) {
         if !self.is_present() {
             return;

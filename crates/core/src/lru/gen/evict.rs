@@ -1,11 +1,12 @@
-//! Eviction: sort the oldest generation, isolate what is cold, shrink it, put back what stays.
+//! Eviction: sorts the oldest generation, isolates cold folios, shrinks them, puts back those that
+//! stay.
 //!
-//! One batch at a time; [`reclaim`](super::reclaim) asks for them.
+//! Works on one batch at a time; [`reclaim`](super::reclaim) calls it for each.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::list::List;
-use super::super::scan::{self, Isolation, MAX_LRU_BATCH, Told};
+use super::super::scan::{self, Isolation, MAX_LRU_BATCH, ScanEvent};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
 use super::batch::{At, Batch, Steps};
@@ -16,7 +17,8 @@ use crate::observe::vmstat::Event;
 use crate::tunables::{Admission, Dirty, Loop, Placement, TargetEnd, TypeSelect};
 use crate::types::Pfn;
 
-/// One batch: isolates up to `n` folios' worth and shrinks them. Returns pages scanned; 0 stops.
+/// Evicts one batch: isolates up to `n` folios' worth and shrinks them. Returns the pages scanned;
+/// 0 stops.
 pub(super) fn evict(
     v: &Lruvec,
     cx: &Ctx,
@@ -44,7 +46,7 @@ pub(super) fn evict(
         scanned = isolate(v, cx, sc, &mut lists, n, swappiness, &mut batch);
         let moved = try_inc_min(v, cx, &lists, swappiness);
         if !k72 {
-            // A window that moved is progress too; one with nothing to evict is none.
+            // A window that moved is progress too, unless it has nothing to evict.
             scanned += u64::from(moved);
             let fresh = probation::due(v, cx, sc, swappiness);
             let stuck = v.r#gen.evictable_min_seq(swappiness) + MIN_NR_GENS > v.r#gen.max_seq();
@@ -56,7 +58,7 @@ pub(super) fn evict(
     let mut looked = 0;
     for look in batch.take_looks() {
         looked = look.looked;
-        out.note(&Told::Isolated(look));
+        out.note(&ScanEvent::Isolated(look));
     }
     if batch.is_empty() {
         return scanned;
@@ -99,7 +101,7 @@ fn shrink_and_put_back(
     let mut retried = false;
     while !batch.is_empty() {
         let found = shrink_batch(v, cx, sc, out, batch, &mut around);
-        out.note(&Told::Shrunk(found.told(v, sc, ty, looked)));
+        out.note(&ScanEvent::Shrunk(found.told(v, sc, ty, looked)));
         total.unqueued_dirty += found.unqueued_dirty;
         let mut again = Isolated::new();
         let mut lists = v.lock();
@@ -107,7 +109,7 @@ fn shrink_and_put_back(
             let w = cx.folios.word(pfn);
             let clean = Word::ACTIVE.or(Word::MAPPED).or(Word::DIRTY).or(Word::WRITEBACK);
             if !retried && !w.has(clean.or(Word::UNEVICTABLE).or(Word::LOCKED)) {
-                // Its write-out may have ended while it was off the lists.
+                // The writeback of this folio may have ended while it was off the lists.
                 again.push(pfn);
                 continue;
             }
@@ -128,7 +130,7 @@ fn shrink_and_put_back(
     total
 }
 
-/// A rejected folio is not put back where it would be met again at once.
+/// Marks a rejected folio so that it is not put back where the scan would meet it again at once.
 fn keep_off_oldest(v: &Lruvec, cx: &Ctx, pfn: Pfn) {
     let w = cx.folios.word(pfn);
     let back_to_oldest = || insert::target_seq(v, cx, w, Add::Normal) == v.r#gen.min_seq(w.ty());
@@ -137,7 +139,8 @@ fn keep_off_oldest(v: &Lruvec, cx: &Ctx, pfn: Pfn) {
         return;
     }
     if cx.tun.mglru.admission == Admission::Probation && w.on_probation() {
-        // Behind all others there; if it is being written, its end brings it to the old end.
+        // The folio goes behind all others on probation. The end of its writeback brings it to the
+        // old end.
         return;
     }
     if !w.has(Word::UNEVICTABLE) && (k612 || back_to_oldest()) {
@@ -145,7 +148,7 @@ fn keep_off_oldest(v: &Lruvec, cx: &Ctx, pfn: Pfn) {
     }
 }
 
-/// Fills `batch` from one type. Returns what counts as scanned.
+/// Fills `batch` from one type. Returns the number that counts as scanned.
 fn isolate(
     v: &Lruvec,
     cx: &Ctx,
@@ -178,7 +181,8 @@ fn isolate(
             break;
         }
         if scanned == 0 {
-            // With the strict rule a type that was scanned for nothing is scanned once more.
+            // With `gen.strict_fallback`, a type that was scanned without result is scanned once
+            // more.
             ty = ty.other();
         }
     }
@@ -202,14 +206,15 @@ struct Tally {
     isolated: u64,
     skipped: u64,
     protected: u64,
-    /// Of these, those sent round once more, and those of a protected tier.
+    /// Protected pages that got a second chance (`round`), and those of a protected tier
+    /// (`by_tier`).
     round: u64,
     by_tier: u64,
-    /// Dirty or being written, and sorted for that.
+    /// Pages moved because they are dirty or under writeback.
     dirty: u64,
 }
 
-/// Scans the oldest generation of a type (or its folios on probation) from the tail.
+/// Scans the oldest generation of a type, or its folios on probation, from the tail.
 #[allow(clippy::too_many_arguments)]
 fn scan(
     v: &Lruvec,
@@ -228,12 +233,13 @@ fn scan(
     for i in (1..=ZONES).rev() {
         let zone = (sc.zone + i) % ZONES;
         if slot >= FRESH && zone > sc.zone {
-            // They would not help, and there is no generation above for them to wait in.
+            // These folios would not help, and no generation above probation can keep them waiting.
             continue;
         }
         let mut skipped = List::default();
         let mut skipped_zone = 0;
-        // Protected folios stay linked in a row and move together; every other one met leaves the list.
+        // Protected folios stay linked in a row and move together. Every other folio met leaves the
+        // list.
         let at = At { ty, zone, old: slot, new: (slot + 1) % 4, end: TargetEnd::Head };
         let (mut up, mut steps) = (Batch::default(), Steps::default());
         let mut next = lists.r#gen[slot][ty.index()][zone].tail();
@@ -242,7 +248,7 @@ fn scan(
             v.r#gen.oldest[ty.index()].store(since, Relaxed);
         }
         while let Some(pfn) = next {
-            // Taken before the folio is handled: handling may unlink it.
+            // Read `next` before the folio is handled, because handling may unlink it.
             next = steps.newer(cx, pfn);
             let w = cx.folios.word(pfn);
             t.scanned += w.pages();
@@ -305,13 +311,13 @@ fn count_scan(cx: &Ctx, sc: &mut Scan, ty: LruType, t: &Tally) {
     cx.stat.add(Event::EbbSecondChance, t.round);
     cx.stat.add(Event::EbbTierKept, t.by_tier);
     cx.stat.add(Event::EbbDirtyMet, t.dirty);
-    cx.stat.add(Event::EbbScannedInVain, u64::from(t.scanned > 0 && t.isolated == 0));
+    cx.stat.add(Event::EbbScannedNoProgress, u64::from(t.scanned > 0 && t.isolated == 0));
     if file {
         sc.file_taken += t.isolated;
     }
 }
 
-/// Handles a folio that is not a candidate. True if it left the oldest list.
+/// Handles a folio that is no candidate for eviction. Returns true if it left the oldest list.
 #[allow(clippy::too_many_arguments)]
 fn sort(
     v: &Lruvec,
@@ -376,7 +382,7 @@ fn sort(
     false
 }
 
-/// An accessed folio goes back among the young, its count lowered by one.
+/// Moves an accessed folio to the young generations, with its count lowered by one.
 fn go_round(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word, old: usize) {
     let new = ((v.r#gen.max_seq() - 1) % 4) as usize;
     if new == old {
@@ -394,7 +400,7 @@ fn go_round(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word, old: usi
     relink(cx, lists, pfn, old, slot, TargetEnd::Head);
 }
 
-/// Isolates a candidate. False if somebody else holds it.
+/// Isolates a candidate. Returns false if another task holds it.
 fn take(v: &Lruvec, cx: &Ctx, sc: &Scan, lists: &mut Lists, pfn: Pfn, slot: usize) -> bool {
     let w = cx.folios.word(pfn);
     let k618 = cx.tun.dirty == Dirty::K618;

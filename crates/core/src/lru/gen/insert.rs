@@ -1,4 +1,4 @@
-//! Where a folio goes when it is put on the lists.
+//! The choice of generation and list end for a folio that is put on the lists.
 //!
 //! | state when added | generation | end |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | else, working set (K72: or referenced) | oldest but one of four | head |
 //! | else | oldest of four | head |
 //!
-//! and never older than the oldest generation there is.
+//! A folio never goes to a generation older than the oldest one that exists.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,7 +20,7 @@ use crate::observe::vmstat::Event;
 use crate::tunables::{Admission, Placement};
 use crate::types::Pfn;
 
-/// The sequence number a folio is added to.
+/// Returns the sequence number of the generation that a folio joins.
 pub(super) fn target_seq(v: &Lruvec, cx: &Ctx, w: Word, how: Add) -> u64 {
     let max = v.r#gen.max_seq();
     let min = v.r#gen.min_seq(w.ty());
@@ -62,7 +62,7 @@ pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
     let w = cx.folios.word(pfn);
     let fresh = match how {
         Add::Normal => probation::admits(v, cx, w),
-        // Written out from probation: it leaves from there.
+        // A folio written out from probation leaves from there.
         Add::Rotate => cx.tun.mglru.admission == Admission::Probation && w.on_probation(),
     };
     let slot = match fresh {
@@ -72,7 +72,7 @@ pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
     };
     let (off, now) = (Word::ACTIVE.or(Word::RETURNED), v.r#gen.clock());
     let (_, w) = cx.folios.update(pfn, |w| {
-        // Who is put back on probation keeps the time it came.
+        // A folio that is put back on probation keeps the stamp of its arrival.
         let w = if fresh && w.has(Word::SEEN) { w } else { w.stamped(now) };
         w.at_home(slot).with(Word::LRU.or(Word::SEEN)).without(off)
     });
@@ -87,7 +87,7 @@ pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
     }
 }
 
-/// Takes a folio whose `LRU` flag was already cleared off its list.
+/// Removes a folio from its list after its `LRU` flag was cleared.
 pub(super) fn del(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, keep_age: bool) {
     let (old, w) = cx.folios.update(pfn, |w| {
         let young = keep_age && w.slot().is_some_and(|s| v.r#gen.is_active(s));
@@ -96,18 +96,19 @@ pub(super) fn del(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, keep_age: b
     });
     let Some(slot) = old.slot() else { return };
     resize(v, slot, w, -(w.pages() as i64));
-    // A walk may have promoted the folio by its word alone; it is still linked where it was put.
+    // A walk may have promoted the folio in its word alone; the folio is still linked in its old
+    // list.
     lists.r#gen[old.home()][w.ty().index()][w.zone()].remove(cx.folios, pfn);
 }
 
-/// Accounts `pages` entering (or leaving) a slot.
+/// Counts `pages` that join (or leave) a slot.
 pub(super) fn resize(v: &Lruvec, slot: usize, w: Word, pages: i64) {
     v.r#gen.nr_pages[slot][w.ty().index()][w.zone()].fetch_add(pages, Relaxed);
     let active = v.r#gen.is_active(slot);
     v.resize(w.ty().index() * 2 + usize::from(active), pages);
 }
 
-/// A page fault brought the folio.
+/// Marks a folio that a page fault brought in.
 pub(super) fn note_fault(cx: &Ctx, pfn: Pfn) {
     if cx.tun.mglru.admission == Admission::Probation {
         return;

@@ -1,7 +1,8 @@
-//! When eviction meets an accessed entry it looks at the neighbours too.
+//! Look-around: when eviction meets an accessed entry, it looks at the neighbouring entries too.
 //!
-//! Up to 64 entries around it, in the same table and area: young ones are cleared and their folios
-//! promoted, and a table with enough of them is named to the next walk.
+//! It looks at up to 64 entries in one table and area. It clears the accessed bits of young entries
+//! and promotes their folios. A table with enough young entries is added to the filter of the next
+//! walk.
 
 use super::super::scan::MIN_LRU_BATCH;
 use super::super::shrink::{Around, SharedSpace};
@@ -12,7 +13,7 @@ use crate::observe::vmstat::Event;
 use crate::space::{Area, Pte, TABLE_ENTRIES};
 use crate::types::{Pfn, Vpn};
 
-/// The window of entries looked at: inside one table and the area, slid to stay inside.
+/// Returns the window of entries to look at. It is slid to stay inside one table and the area.
 pub(super) fn window(area: &Area, at: Vpn) -> (u64, u64) {
     let table = at.0 & !(TABLE_ENTRIES as u64 - 1);
     let start = table.max(area.start.0);

@@ -1,12 +1,11 @@
-//! Which memcg root reclaim visits next.
+//! The memcg LRU: the order in which root reclaim visits memcgs.
 //!
 //! Owns, for a node, three slots of generations with eight bins each. Root reclaim takes memcgs
-//! from
-//! the old generation, starting at a random bin; a memcg that gave what it could goes to the young
-//! one. When the old generation is empty the generations turn. The third slot keeps a look at a
-//! generation that has just turned harmless.
+//! from the old generation, starting at a random bin. A memcg that was reclaimed joins the young
+//! generation. When the old generation is empty, the generations advance. With the third slot, a
+//! reader that still uses the generation just retired does no harm.
 //!
-//! Lock order: its lock is taken before any lru lock and never across a shrink.
+//! Lock order: the memcg LRU lock is taken before any lru lock, and is never held across a shrink.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,27 +20,27 @@ use crate::tunables::LruKind;
 const GENS: u64 = 3;
 const BINS: usize = 8;
 
-/// Where in its generation a memcg was last put on purpose.
+/// The position in its generation at which a memcg was last put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seg {
-    /// Nowhere special.
+    /// No chosen position.
     Default,
-    /// In front.
+    /// At the front.
     Head,
-    /// At the back: it was given a second chance.
+    /// At the back, for a second chance.
     Tail,
 }
 
-/// What happens to a memcg.
+/// An event that moves a memcg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Over its soft limit: in front of its generation.
+    /// The memcg is over its soft limit: to the front of its generation.
     Head,
-    /// A first try failed: at the back of its generation.
+    /// A first try to reclaim failed: to the back of its generation.
     Tail,
-    /// Removed: into the old generation.
+    /// The memcg was removed: to the old generation.
     Old,
-    /// It gave what it could, or may not be touched: into the young generation.
+    /// The memcg was reclaimed, or is protected: to the young generation.
     Young,
 }
 
@@ -62,29 +61,30 @@ struct State {
     random: u64,
 }
 
-/// A pass over memcgs under way.
+/// A pass over the memcgs in progress.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Visits {
-    /// The slot of the old generation, and the bin begun with.
+    /// Slot of the old generation, and the bin the pass began with.
     from: Option<(usize, usize)>,
-    /// Bins taken so far.
+    /// Number of bins taken by this pass.
     turn: usize,
-    /// Memcgs of the last of them still to be visited.
+    /// Memcgs of the last bin that are still to be visited.
     waiting: VecDeque<usize>,
-    /// Who is being visited.
+    /// Memcg that is being visited.
     now: Option<usize>,
-    /// Pages kswapd had freed before.
+    /// Pages that kswapd had freed before this pass.
     before: u64,
 }
 
-/// The memcgs of a node.
+/// The memcgs of a node, in generations and bins.
 #[derive(Debug)]
 pub struct MemcgLru {
     state: Mutex<State>,
 }
 
 impl State {
-    /// xorshift: any spread will do, but the same seed must give the same run.
+    /// Returns a pseudorandom bin (xorshift). Any spread will do, but one seed must always give one
+    /// run.
     fn random_bin(&mut self) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -125,7 +125,7 @@ impl State {
 }
 
 impl MemcgLru {
-    /// Empty; `seed` decides the bins.
+    /// Creates a list without memcgs. `seed` decides the sequence of bins.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let state =
@@ -137,7 +137,7 @@ impl MemcgLru {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A memcg comes: at the back of a bin of the old generation.
+    /// Adds a memcg at the back of a bin of the old generation.
     pub fn online(&self, lruvec: Arc<Lruvec>) {
         let mut s = self.lock();
         let i = s.members.len();
@@ -147,7 +147,7 @@ impl MemcgLru {
         s.link(i, seq, false, Seg::Default);
     }
 
-    /// A memcg is removed; what it holds is reclaimed whole.
+    /// Marks a memcg as removed. Reclaim then takes all its memory.
     pub fn offline(&self, memcg: MemcgId) {
         self.apply(memcg, Op::Old);
         for m in &self.lock().members {
@@ -157,7 +157,7 @@ impl MemcgLru {
         }
     }
 
-    /// Moves a memcg.
+    /// Moves a memcg as `op` says.
     pub fn apply(&self, memcg: MemcgId, op: Op) {
         let mut s = self.lock();
         if let Some(i) = s.members.iter().position(|m| m.lruvec.memcg() == memcg) {
@@ -174,13 +174,13 @@ impl MemcgLru {
         }
     }
 
-    /// How often the generations have turned.
+    /// Returns how often the generations have advanced.
     #[must_use]
     pub fn seq(&self) -> u64 {
         self.lock().seq
     }
 
-    /// The memcg's generation (true: old) and segment.
+    /// Returns the memcg's generation (true: old) and segment.
     #[must_use]
     pub fn place(&self, memcg: MemcgId) -> Option<(bool, Seg)> {
         let s = self.lock();
@@ -189,7 +189,7 @@ impl MemcgLru {
         Some((m.r#gen == old, m.seg))
     }
 
-    /// Root reclaim: visits memcgs until the target is met, or until the pass is paused.
+    /// Runs root reclaim: visits memcgs until the target is met, or until the pass is paused.
     pub fn shrink(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
         sc.root = true;
         let mut visits = sc.visits.take().unwrap_or_else(|| {
@@ -215,8 +215,8 @@ impl MemcgLru {
         sc.reclaimed += visits.before;
     }
 
-    /// Who is visited next: the same as before if the visit was `paused`. By generation, or plainly one
-    /// after the other, no matter who gave last.
+    /// Returns the memcg to visit next. If the visit was `paused`, it is visited again. Otherwise
+    /// the order is that of the generations, or without `gen.memcg_lru` simply that of the table.
     fn next_visit(&self, cx: &Ctx, v: &mut Visits, paused: bool) -> Option<usize> {
         if paused {
             return v.now;
@@ -232,7 +232,7 @@ impl MemcgLru {
         });
         loop {
             while let Some(i) = v.waiting.pop_front() {
-                // It may have been moved while another was being shrunk.
+                // The memcg may have moved while another was being shrunk.
                 if s.members[i].r#gen == slot {
                     v.now = Some(i);
                     return v.now;
@@ -272,7 +272,7 @@ impl MemcgLru {
 
     fn set_initial_priority(&self, cx: &Ctx, sc: &mut Scan) {
         let s = self.lock();
-        // Classic lists have no such rule.
+        // The classic lists have no such rule.
         let generations = s.members.iter().any(|m| m.lruvec.kind() == LruKind::Gen);
         if generations && sc.priority == DEF_PRIORITY && sc.target >= scan::gen_batch(cx.tun) {
             let inactive = |ty: LruType| s.members.iter().map(|m| m.lruvec.size(ty, false)).sum();
@@ -282,8 +282,8 @@ impl MemcgLru {
         }
     }
 
-    /// The classic lists of all memcgs together, those included that are spared: what they hold decides
-    /// which lists of the others are scanned.
+    /// Returns the classic lists of all memcgs together, including those that are spared. Their sum
+    /// decides which lists of the others are scanned.
     fn seen(&self, cx: &Ctx) -> Option<Seen> {
         let s = self.lock();
         let mut seen = Seen::default();
@@ -296,8 +296,8 @@ impl MemcgLru {
         Some(seen)
     }
 
-    /// Whether nothing may be reclaimed without touching somebody's working set of the last
-    /// `min_ttl_ms`. Background reclaim asks this; a true answer is a reason to kill.
+    /// Whether reclaim could only take working sets of the last `min_ttl_ms`. Background reclaim
+    /// calls this; true is a reason for an OOM kill.
     #[must_use]
     pub fn all_within_ttl(&self, cx: &Ctx, sc: &Scan) -> bool {
         let ttl = cx.tun.mglru.min_ttl_ms;
@@ -316,7 +316,7 @@ fn sizable(v: &Lruvec, sc: &Scan) -> bool {
     sc.share_of(v.r#gen.evictable_pages(sc.swappiness_now())) > 0
 }
 
-/// The priority at which one pass over `reclaimable` pages is about `target`.
+/// Returns the priority at which one pass over `reclaimable` pages scans about `target`.
 #[must_use]
 pub fn initial_priority(reclaimable: u64, target: u64) -> u8 {
     let floor = u64::from(reclaimable.max(1).ilog2());
@@ -424,7 +424,7 @@ mod tests {
         assert!(var.sqrt() / mean < 0.5, "{given:?}");
     }
 
-    /// Interrupts after every batch.
+    /// Frees pages and pauses after every batch.
     struct Pausing(Drop, u32);
 
     impl Pageout for Pausing {
@@ -471,13 +471,13 @@ mod tests {
             let (whole, parts) = (run(false), run(true));
             assert_eq!((&whole.1, &whole.2), (&parts.1, &parts.2), "{name}");
             assert!(whole.0 == Some(1), "{name}: {whole:?}");
-            // What is on probation is taken to its share in one batch here.
+            // In this preset a single batch brings probation to its share.
             assert!(parts.0 > Some(2) || name == "ebb", "{name}: {parts:?}");
         }
     }
 
-    /// As on a machine whose cached files are nearly all in a slice with `memory.min`: there are files
-    /// enough for the node, so nothing else is scanned in memcgs that have none.
+    /// Models a machine whose cached files are nearly all in a slice with `memory.min`. The node
+    /// has enough files, so kswapd scans no other type in memcgs that have no files.
     #[test]
     fn files_that_are_spared_keep_kswapd_from_everybody_elses_anonymous_pages() {
         for (name, kept) in [("classic", true), ("k618", false)] {
@@ -503,7 +503,7 @@ mod tests {
                 lru.shrink(&cx, &mut sc, &mut out);
             }
             assert_eq!(out.0[1] == 0, kept, "{name}: {:?}", out.0);
-            // Who allocates goes on to the utmost priority, where both types are scanned.
+            // Direct reclaim goes on to the highest pressure, at which both types are scanned.
             let mut sc = Scan::new(Who::Direct, true, 32, 60);
             sc.priority = 0;
             lru.shrink(&cx, &mut sc, &mut out);

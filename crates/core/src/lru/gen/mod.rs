@@ -3,16 +3,16 @@
 //! Owns the generation window of a lruvec and everything that moves folios through it: insertion,
 //! access tiers, aging by page-table walk, eviction, and the feedback between them.
 //!
-//! Terms: a *sequence number* counts generations since the start; the *slot* of a generation is its
-//! sequence number modulo four. `max_seq` is the youngest, shared by both types; `min_seq` is the
-//! oldest of a type.
+//! Terms: a *sequence number* counts generations since the start. The *slot* of a generation is its
+//! sequence number modulo four. `max_seq` is the youngest generation, shared by both types;
+//! `min_seq` is the oldest of a type.
 //!
 //! Invariants
 //! * GEN-1: for each type, 2 <= max_seq - min_seq + 1 <= 4.
-//! * GEN-2: a folio's slot is that of the list it is on or of a younger generation (walks promote by
-//!   the slot alone; eviction sorts later), never of an older one.
-//! * GEN-3: at quiescence, `nr_pages[slot]` is the sum of the pages of folios whose slot it is.
-//! * GEN-4: the window moves under the lru lock only; its bounds may be read without.
+//! * GEN-2: a folio's slot is that of its list or of a younger generation, never of an older one.
+//!   (Walks promote in the slot alone; eviction sorts later.)
+//! * GEN-3: at quiescence, `nr_pages[slot]` is the sum of the pages of the folios with that slot.
+//! * GEN-4: the window moves under the lru lock only. Its bounds may be read without the lock.
 
 mod access;
 pub(crate) mod aging;
@@ -52,34 +52,36 @@ use super::{Add, Came, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
 use crate::folio::{FRESH, LruType, MIN_NR_GENS, SLOTS, STAMP_BITS, TRIED, Word};
 use crate::types::Pfn;
 
-/// Stamps count evictions in units of 8: 26 bits last for 2 TiB of pages, and small memories do
-/// not need more.
+/// log2 of the evictions in a unit of a stamp (8 evictions). So 26 bits last for 2 TiB of pages,
+/// and small memories do not need a finer unit.
 const STAMP_UNIT_BITS: u32 = 3;
 
-/// The state beside the lists.
+/// The state of the multi-gen LRU beside its lists.
 #[derive(Debug)]
 pub struct GenState {
     max_seq: AtomicU64,
     min_seq: [AtomicU64; 2],
     timestamps: [AtomicU64; 4],
     nr_pages: [[[AtomicI64; ZONES]; 2]; SLOTS],
-    /// Refault rates.
+    /// Refault rates, by type and tier.
     pub(crate) tiers: Tiers,
-    /// The address spaces to walk, and how far the current aging has come.
+    /// The address spaces to walk, and the progress of the current aging.
     pub(crate) mm: MmList,
-    /// Which page tables the next walk should enter; by the sequence number's parity.
+    /// Page tables that the next walk should enter, by the parity of the sequence number.
     pub(crate) bloom: [Bloom; 2],
-    /// Pages taken from each type since the ratio was last settled.
+    /// Pages reclaimed from each type; both counts are halved now and then.
     pub(crate) taken: [AtomicU64; 2],
-    /// Pages evicted so far, all and from probation: the clocks of refault distance.
+    /// Pages evicted since the start: all, and those from probation. They are the clocks of refault
+    /// distance.
     pub(crate) evictions: [AtomicU64; 2],
-    /// Sixteenths of pages that probation should have: what refaults say, beyond the least.
+    /// Pages that probation should have beyond its least share, in sixteenths; learned from
+    /// refaults.
     pub(crate) fresh_extra: AtomicU64,
-    /// When the folio of each type that was last met at the old end of the generations had been put
-    /// there, by the clock of evictions.
+    /// For each type, the stamp of the last folio that a scan met at the old end of the
+    /// generations, by the clock of evictions.
     pub(crate) oldest: [AtomicU64; 2],
-    /// Folios of a type that could not be reclaimed were passed by: see the window. From then on the
-    /// slot of a folio may be that of an older generation than its list's.
+    /// By type: whether the window passed folios that could not be reclaimed; see `window`. From
+    /// then on a folio's slot may be that of an older generation than its list's.
     pub(crate) passed_by: [AtomicBool; 2],
 }
 
@@ -101,37 +103,37 @@ impl GenState {
         }
     }
 
-    /// The youngest generation. Acquire pairs with the release in `inc_max_seq`.
+    /// Returns the youngest generation. Acquire pairs with the release in `inc_max_seq`.
     #[must_use]
     pub fn max_seq(&self) -> u64 {
         self.max_seq.load(Ordering::Acquire)
     }
 
-    /// The oldest generation of a type. Acquire pairs with the release in the window.
+    /// Returns the oldest generation of a type. Acquire pairs with the release in `window`.
     #[must_use]
     pub fn min_seq(&self, ty: LruType) -> u64 {
         self.min_seq[ty.index()].load(Ordering::Acquire)
     }
 
-    /// Generations of a type.
+    /// Returns the number of generations of a type.
     #[must_use]
     pub fn gens(&self, ty: LruType) -> u64 {
         self.max_seq() - self.min_seq(ty) + 1
     }
 
-    /// When a generation began, in milliseconds.
+    /// Returns the time at which a generation began, in milliseconds.
     #[must_use]
     pub fn born_ms(&self, seq: u64) -> u64 {
         self.timestamps[(seq % 4) as usize].load(Ordering::Relaxed)
     }
 
-    /// Pages in a generation.
+    /// Returns the pages in a generation.
     #[must_use]
     pub fn pages(&self, seq: u64, ty: LruType) -> u64 {
         self.slot_pages((seq % 4) as usize, ty)
     }
 
-    /// The oldest generation among the types that may be reclaimed.
+    /// Returns the oldest generation among the types that may be reclaimed.
     #[must_use]
     pub fn evictable_min_seq(&self, swappiness: u32) -> u64 {
         let mut min = u64::MAX;
@@ -141,7 +143,7 @@ impl GenState {
         min
     }
 
-    /// Pages of the types that may be reclaimed, all generations.
+    /// Returns the pages of the types that may be reclaimed, in all generations.
     #[must_use]
     pub fn evictable_pages(&self, swappiness: u32) -> u64 {
         let max = self.max_seq();
@@ -153,19 +155,19 @@ impl GenState {
             .sum()
     }
 
-    /// The address spaces that aging walks.
+    /// Returns the address spaces that aging walks.
     #[must_use]
     pub fn spaces(&self) -> &MmList {
         &self.mm
     }
 
-    /// What left and what came back, by tier.
+    /// Returns the counts of evictions and refaults, by tier.
     #[must_use]
     pub fn tiers(&self) -> &Tiers {
         &self.tiers
     }
 
-    /// Pages of a type on probation in zones up to `zone`.
+    /// Returns the pages of a type on probation in zones up to `zone`.
     #[must_use]
     pub fn fresh_pages_to(&self, ty: LruType, zone: usize) -> u64 {
         let halves = [FRESH, TRIED].map(|slot| self.nr_pages[slot][ty.index()].iter());
@@ -173,36 +175,37 @@ impl GenState {
         zones.map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
     }
 
-    /// Pages of both types in zones up to `zone`.
+    /// Returns the pages of both types in zones up to `zone`.
     pub(crate) fn eligible(&self, zone: usize) -> u64 {
         let zones = self.nr_pages.iter().flatten().flat_map(|zones| zones.iter().take(zone + 1));
         zones.map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
     }
 
-    /// Pages of a type on probation.
+    /// Returns the pages of a type on probation.
     #[must_use]
     pub fn fresh_pages(&self, ty: LruType) -> u64 {
         [FRESH, TRIED].into_iter().map(|slot| self.slot_pages(slot, ty)).sum()
     }
 
-    /// Pages of a type in a slot.
+    /// Returns the pages of a type in a slot.
     pub(crate) fn slot_pages(&self, slot: usize, ty: LruType) -> u64 {
         let zones = &self.nr_pages[slot][ty.index()];
         zones.iter().map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
     }
 
-    /// The stamp of a folio put somewhere now: pages evicted so far, in eighths.
+    /// Returns the stamp for a folio that is placed now: the pages evicted since the start, in
+    /// units of 8.
     pub(crate) fn clock(&self) -> u64 {
         self.evictions[0].load(Ordering::Relaxed) >> STAMP_UNIT_BITS
     }
 
-    /// Pages evicted since a folio with word `w` got its stamp.
+    /// Returns the pages evicted since a folio with word `w` got its stamp.
     pub(crate) fn age_of(&self, w: Word) -> u64 {
         let ago = self.clock().wrapping_sub(w.stamp()) & ((1 << STAMP_BITS) - 1);
         ago << STAMP_UNIT_BITS
     }
 
-    /// When a folio with word `w` got its stamp, by the clock of evictions.
+    /// Returns the clock of evictions at the time a folio with word `w` got its stamp.
     pub(crate) fn stamped_at(&self, w: Word) -> u64 {
         self.evictions[0].load(Ordering::Relaxed).saturating_sub(self.age_of(w))
     }
@@ -262,7 +265,7 @@ impl GenState {
     }
 }
 
-/// The types reclaim may take at a swappiness.
+/// Returns the types that reclaim may take at a swappiness.
 pub fn evictable(swappiness: u32) -> impl Iterator<Item = LruType> {
     LruType::ALL.into_iter().filter(move |&ty| may_evict(ty, swappiness))
 }
@@ -276,7 +279,7 @@ pub fn may_evict(ty: LruType, swappiness: u32) -> bool {
     }
 }
 
-/// The multi-gen LRU as a [`Lru`].
+/// The multi-gen LRU as an implementation of [`Lru`].
 #[derive(Clone, Copy, Debug)]
 pub struct Gen;
 
@@ -307,7 +310,7 @@ impl Lru for Gen {
     }
 
     fn refault(&self, (v, _): Came, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
-        // One that left another node comes as if for the first time, as in `lru_gen_refault`.
+        // A folio that left another node is treated as new, as in `lru_gen_refault`.
         pid::refault(v, cx, pfn, shadow, in_fault)
     }
 

@@ -1,9 +1,8 @@
-//! Refault feedback: which tiers to protect and which type to scan.
+//! Refault feedback: decides which tiers to protect and which type to scan.
 //!
-//! Owns, for each type and tier, how many pages left and how many of them came back, for the oldest
-//! generation now and as a halving average of the past. There is a proportional and an integral
-//! term
-//! and no derivative one.
+//! Owns, for each type and tier, the numbers of evicted and refaulted pages. They exist for the
+//! current oldest generation, and as a halving average of the past. The controller has a
+//! proportional and an integral term, but no derivative term.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,12 +16,13 @@ use crate::types::Pfn;
 
 type PerTier = [[AtomicU64; MAX_NR_TIERS]; 2];
 
-/// The counters.
+/// Counts of evictions and refaults, by type and tier.
 #[derive(Debug, Default)]
 pub struct Tiers {
     pub(crate) avg_refaulted: PerTier,
     pub(crate) avg_total: PerTier,
-    /// By history slot; only slot 0 is used unless statistics are kept.
+    /// Protected pages, by history slot; only slot 0 is used unless statistics are kept
+    /// (`gen.stats`).
     pub(crate) protected: [PerTier; 4],
     pub(crate) evicted: [PerTier; 4],
     pub(crate) refaulted: [PerTier; 4],
@@ -36,7 +36,7 @@ pub(super) struct Rate {
     pub gain: u64,
 }
 
-/// Whether `pv` refaults no worse than `sp`, both weighed by their gains, or hardly at all.
+/// Whether `pv` refaults no more than `sp`, both weighted by their gains, or hardly at all.
 pub(super) fn no_worse(sp: Rate, pv: Rate) -> bool {
     let w = |a: u64, b: u64, c: u64| (u128::from(a) * u128::from(b)).saturating_mul(c.into());
     pv.refaulted < MIN_LRU_BATCH
@@ -44,13 +44,14 @@ pub(super) fn no_worse(sp: Rate, pv: Rate) -> bool {
             <= w(sp.refaulted.saturating_add(1), pv.total, pv.gain)
 }
 
-/// The history slot of a generation.
+/// Returns the history slot of a generation.
 pub(super) fn hist(cx: &Ctx, seq: u64) -> usize {
     if cx.tun.mglru.stats { (seq % 4) as usize } else { 0 }
 }
 
 impl Tiers {
-    /// Refaults of a tier as the controller counts them: those of late, and half of those before.
+    /// Returns the refaults of a tier as the controller counts them: the recent ones plus the
+    /// halving average.
     #[must_use]
     pub fn refaults(&self, ty: LruType, tier: usize) -> u64 {
         let late = self.refaulted.iter().map(|hist| hist[ty.index()][tier].load(Relaxed));
@@ -69,7 +70,8 @@ impl Tiers {
         rate
     }
 
-    /// The oldest generation of a type ends: its counters go into the averages.
+    /// Adds the counters of a type's oldest generation to the averages, because that generation
+    /// ends.
     pub(super) fn carry_over(&self, cx: &Ctx, ty: LruType, seq: u64) {
         let (h, ty) = (hist(cx, seq), ty.index());
         for t in 0..MAX_NR_TIERS {
@@ -88,7 +90,7 @@ impl Tiers {
         self.protected[h][ty][t].store(0, Relaxed);
     }
 
-    /// A new youngest generation takes over its history slot.
+    /// Clears the history slot that a new youngest generation takes over.
     pub(super) fn begin(&self, cx: &Ctx, seq: u64) {
         if cx.tun.mglru.stats {
             for ty in 0..2 {
@@ -100,7 +102,7 @@ impl Tiers {
     }
 }
 
-/// Folios of higher tiers than this are protected.
+/// Returns the tier above which folios are protected.
 pub(super) fn tier_limit(v: &Lruvec, cx: &Ctx, ty: LruType) -> usize {
     if !cx.tun.mglru.tiers {
         return MAX_NR_TIERS - 1;
@@ -112,7 +114,7 @@ pub(super) fn tier_limit(v: &Lruvec, cx: &Ctx, ty: LruType) -> usize {
     (1..MAX_NR_TIERS).find(worse).unwrap_or(MAX_NR_TIERS) - 1
 }
 
-/// The type to scan first.
+/// Returns the type to scan first.
 pub(super) fn type_to_scan(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
     if swappiness <= 1 {
         return LruType::File;
@@ -130,7 +132,7 @@ pub(super) fn type_to_scan(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
     if no_worse(sp, pv) { LruType::File } else { LruType::Anon }
 }
 
-/// What to remember of a folio with word `w`.
+/// Returns the shadow of a folio with word `w`.
 pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
     let fresh = w.on_probation();
     let token = match cx.tun.mglru.refault_distance {
@@ -142,8 +144,9 @@ pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
     Shadow::pack(token, v.memcg().0, v.node(), w.has(Word::WORKINGSET))
 }
 
-/// What the clock behind `token` shows now, in its place in a token and no less than any token made by
-/// it: that of the youngest generation, or that of what left (from where the folio did).
+/// Returns the present value of the clock behind `token`, at its position in a token. The value is
+/// no less than that of any token the clock has made. The clock is the youngest generation, or the
+/// evictions (all, or those from probation if the folio left there).
 pub(super) fn clock(v: &Lruvec, cx: &Ctx, token: u64) -> u64 {
     let fresh = token & 4;
     let evictions = |i: usize| (v.r#gen.evictions[i].load(Relaxed) << 3) | fresh | 3;
@@ -154,7 +157,7 @@ pub(super) fn clock(v: &Lruvec, cx: &Ctx, token: u64) -> u64 {
     }
 }
 
-/// A folio with word `w` left memory.
+/// Counts that a folio with word `w` left memory.
 pub(super) fn note_evicted(v: &Lruvec, cx: &Ctx, w: Word) {
     let ty = w.ty();
     let h = hist(cx, v.r#gen.min_seq(ty));
@@ -166,11 +169,11 @@ pub(super) fn note_evicted(v: &Lruvec, cx: &Ctx, w: Word) {
     v.r#gen.taken[ty.index()].fetch_add(w.pages(), Relaxed);
 }
 
-/// How recently a page left.
+/// How recently a page was evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Recency {
     Long,
-    /// Recently, but not so recently that once says enough.
+    /// Recently, but so that only a second refault is enough to join the generations.
     Soon,
     VerySoon,
 }
@@ -181,7 +184,7 @@ impl Recency {
     }
 }
 
-/// Whether a page that left at `token` left recently.
+/// Returns how recently the page with shadow `token` was evicted.
 pub(super) fn recent(v: &Lruvec, cx: &Ctx, ty: LruType, token: u64) -> Recency {
     if cx.tun.mglru.refault_distance == RefaultDistance::Off {
         let mask = (1 << (Shadow::TOKEN_BITS - 2)) - 1;
@@ -204,7 +207,8 @@ pub(super) fn recent(v: &Lruvec, cx: &Ctx, ty: LruType, token: u64) -> Recency {
     if within(cx.tun.mglru.near_once) { Recency::VerySoon } else { Recency::Soon }
 }
 
-/// A folio came back: counts it, and restores what its shadow remembers. True if it is recent.
+/// Handles a refault: counts it, and restores the flags from the shadow. Returns true if it is
+/// recent.
 pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
     let w = cx.folios.word(pfn);
     let (ty, n) = (w.ty(), w.pages());
@@ -219,7 +223,7 @@ pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: 
     }
     if cx.tun.mglru.admission == Admission::Probation {
         let again = recency == Recency::VerySoon || shadow.workingset();
-        // The first time it is only remembered.
+        // The first such refault is only remembered.
         cx.folios.set(pfn, if again { Word::RETURNED } else { Word::WORKINGSET });
     }
     let refs = (shadow.token() & 3) + 1;
@@ -257,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_tier_is_protected_above_one_and_a_half_times_the_rate_of_tier_zero() {
-        // 1,000 of 100,000 come back from tier 0. The boundary of tier 1 is at about 1,500.
+        // 1,000 of 100,000 pages refault from tier 0. The boundary of tier 1 is at about 1,500.
         let sp = rate(1_000, 100_000, 2);
         assert!(no_worse(sp, rate(1_490, 100_000, 3)));
         assert!(!no_worse(sp, rate(1_510, 100_000, 3)));

@@ -1,21 +1,21 @@
-//! New folios prove themselves before they join the generations.
+//! Probation: a new folio must be used again before it joins the generations.
 //!
-//! Owns the probation list of each type: a first-in first-out list of folios that were never used
-//! again since they came in. One that is used again on its way through joins the generations; one
-//! that is not is evicted, and if it comes back soon it joins them directly. So a scan passes
-//! through a small part of memory and leaves the rest alone.
+//! Owns the probation list of each type: a FIFO of folios that were not used again since they came
+//! in. A folio that is used again while on the list joins the generations. Any other folio is
+//! evicted at the end of the list. If it refaults soon, it joins the generations directly. So a
+//! scan passes through a small part of memory and leaves the rest alone.
 //!
-//! The list has two halves. What is touched only right after it came in says nothing about later:
-//! a folio that passes from the first half (`FRESH`) to the second (`TRIED`) is looked at, and only
-//! touches after that count.
+//! The list has two halves. An access right after a folio came in does not predict later use. When
+//! a folio passes from the first half (`FRESH`) to the second (`TRIED`), its accesses are cleared.
+//! Only later accesses count.
 //!
-//! *Soon* is measured against the generations themselves: a folio that is used again after a
-//! shorter time than their oldest folio has been there deserves its place more than that one does.
-//! Time is counted in evictions.
+//! *Soon* is measured against the generations. A folio that is used again after a shorter time than
+//! the age of their oldest folio deserves its place more than that folio. Time is counted in
+//! evictions.
 //!
-//! How large probation is adapts: a folio that comes back soon after it failed probation enlarges
-//! it, one that comes back soon after it left a generation makes it smaller, both by the more the
-//! closer it was to staying.
+//! The size of probation adapts. A folio that refaults soon after it failed probation enlarges it.
+//! A folio that refaults soon after it left a generation makes it smaller. Each step is larger the
+//! closer the folio was to staying.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,22 +29,23 @@ use crate::observe::vmstat::Event;
 use crate::tunables::{Admission, RefaultDistance, TargetEnd, TypeSelect};
 use crate::types::Pfn;
 
-/// A refault teaches something while it is this close to having been a hit: a quarter of memory
-/// for those who failed probation, all of it for those who left a generation.
+/// Largest distance by which a refault missed being a hit and still changes the share. It is a
+/// quarter of memory for folios that failed probation, and all of memory for those that left a
+/// generation.
 const REACH_FRESH: (u64, u64) = (1, 4);
 const REACH_GEN: (u64, u64) = (1, 1);
 
-/// The steps by which probation grows and shrinks are those of memories of up to so many pages;
-/// in larger ones they are larger in proportion, because what changes them takes as much longer.
+/// Memory size in pages up to which the steps of probation's share are as configured. In larger
+/// memories the steps grow in proportion, because refaults that change the share take longer there.
 const STEP_UNIT: u64 = 10_000;
 
-/// Batches that pass from the first half of probation to the second before one batch is evicted:
-/// more than leave, so that the halves soon have their shares, and no more than others can wait
-/// for.
+/// Most batches that pass from the first half of probation to the second before a batch is evicted.
+/// More pass than leave, so that the halves soon have their shares. The number is limited because
+/// other threads wait for the lock.
 const PASS_BATCHES_MAX: usize = 4;
 
-/// Sixteenths of pages beyond the least share. Before anything was learned the share is the
-/// configured one.
+/// Returns the pages of probation beyond its least share, in sixteenths. Until refaults have
+/// changed it, the share is the configured one.
 fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
     match v.r#gen.fresh_extra.load(Relaxed) {
         0 => 16 * all * cx.tun.mglru.probation.saturating_sub(cx.tun.mglru.probation_min) / 100,
@@ -52,12 +53,12 @@ fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
     }
 }
 
-/// Pages the probation lists should have.
+/// Returns the pages that the probation lists should have.
 fn target(v: &Lruvec, cx: &Ctx) -> u64 {
     share(v, cx, v.memory())
 }
 
-/// The part of `all` pages that may be on probation.
+/// Returns the part of `all` pages that may be on probation.
 fn share(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
     let wanted = all * cx.tun.mglru.probation_min / 100 + extra(v, cx, all) / 16;
     wanted.min(all * cx.tun.mglru.probation_max / 100).max(1)
@@ -67,12 +68,13 @@ fn fresh(v: &Lruvec) -> u64 {
     LruType::ALL.iter().map(|&ty| v.r#gen.fresh_pages(ty)).sum()
 }
 
-/// Whether touches count from the second half on only.
+/// Whether accesses count only from the second half on.
 fn has_halves(cx: &Ctx) -> bool {
     cx.tun.mglru.probation_quiet > 0
 }
 
-/// The touch that brought a folio in says nothing; touches from here on do. Not under the lru lock.
+/// Clears the access that brought each folio in; only accesses after this count. Must not be called
+/// under the lru lock.
 pub(crate) fn forget_arrival(cx: &Ctx, pfns: &[Pfn]) {
     if cx.tun.mglru.admission != Admission::Probation {
         return;
@@ -94,15 +96,15 @@ pub(super) fn admits(v: &Lruvec, cx: &Ctx, w: Word) -> bool {
     if w.has(Word::SEEN) {
         return w.on_probation();
     }
-    // Nothing was evicted yet: memory is being filled, and whoever comes first may stay.
+    // No page was evicted yet. Memory is being filled, and the first folios may stay.
     let filling = v.r#gen.evictions[0].load(Relaxed) == 0;
     !filling || fresh(v) < target(v, cx)
 }
 
-/// The priority from which on reclaim is too hard pressed to spare one type for the other's sake.
+/// Priority up to which reclaim is too hard pressed to spare one type for the other.
 const DESPERATE: u8 = 2;
 
-/// The type that goes before the other whatever its age, by swappiness.
+/// Returns the type that is reclaimed before the other whatever their ages, by swappiness.
 const fn first_type(swappiness: u32) -> Option<LruType> {
     match swappiness {
         1 => Some(LruType::File),
@@ -111,14 +113,15 @@ const fn first_type(swappiness: u32) -> Option<LruType> {
     }
 }
 
-/// The type from which alone probation takes until reclaim is hard pressed, if it has any there.
+/// Returns the only type that probation gives until reclaim is hard pressed, if it has pages there.
 fn only_type(v: &Lruvec, sc: &Scan, swappiness: u32) -> Option<LruType> {
     let first = first_type(swappiness).filter(|_| sc.priority > DESPERATE);
     first.filter(|&ty| v.r#gen.fresh_pages_to(ty, sc.zone) > 0)
 }
 
-/// The types that may be taken: not the files while they are at their floor, nor one of which only
-/// what this pass has put back is left (being read, say): it would be met again and again.
+/// Returns the types that may be reclaimed. Leaves out files while they are at their floor. Leaves
+/// out a type whose remaining pages this pass has put back (because of I/O, say), because the scan
+/// would meet them again and again.
 fn choices<'a>(
     v: &'a Lruvec,
     cx: &Ctx,
@@ -134,21 +137,21 @@ fn choices<'a>(
     })
 }
 
-/// Whether probation lists are scanned now. By command every folio on probation is due: it is older
-/// than any generation.
+/// Whether the probation lists are scanned now. Commanded (proactive) reclaim takes every folio on
+/// probation, because probation is older than any generation.
 pub(super) fn takes(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
     let commanded = cx.tun.mglru.admission == Admission::Probation && sc.who == Who::Proactive;
     let helps = |ty: LruType| v.r#gen.fresh_pages_to(ty, sc.zone) > 0;
     due(v, cx, sc, swappiness) || (commanded && evictable(swappiness).any(helps))
 }
 
-/// Whether probation lists are to be scanned next: together they have more than their share, and
-/// pages in zones that help.
+/// Whether the probation lists are to be scanned next: together they have more than their share,
+/// and pages in zones that help.
 pub(super) fn due(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
     if cx.tun.mglru.admission != Admission::Probation {
         return false;
     }
-    // A type that cannot be evicted would keep the lists of the other due for good.
+    // A type that cannot be evicted would keep the lists of the other due for ever.
     let sum =
         |pages: &dyn Fn(LruType) -> u64| choices(v, cx, sc, swappiness).map(pages).sum::<u64>();
     sum(&|ty| v.r#gen.fresh_pages(ty)) >= share(v, cx, sum(&|ty| v.total(ty)))
@@ -156,7 +159,7 @@ pub(super) fn due(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
         && owed_type(v, cx, sc, swappiness).is_none_or(|ty| v.r#gen.fresh_pages_to(ty, sc.zone) > 0)
 }
 
-/// The type that has to be taken next for the ratio that swappiness asks for.
+/// Returns the type that must be reclaimed next for the ratio that swappiness sets.
 fn owed_type(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> Option<LruType> {
     let held = sc.priority > DESPERATE
         && cx.tun.mglru.type_select == TypeSelect::Ratio
@@ -164,8 +167,9 @@ fn owed_type(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> Option<LruType
     held.then(|| super::choice::ratio_type(v, swappiness))
 }
 
-/// The probation list to scan, by type and half: the one whose oldest folio waits longest, so that
-/// both types are one queue. With a ratio to hold, the type that is behind.
+/// Returns the probation list to scan, by type and half. It is the list whose oldest folio has
+/// waited longest, so that both types form one queue. If a ratio applies, it is a list of the type
+/// that lags behind.
 pub(super) fn next_list(
     v: &Lruvec,
     cx: &Ctx,
@@ -192,14 +196,14 @@ pub(super) fn next_list(
     choices(v, cx, sc, swappiness).filter_map(half).max_by_key(waits)
 }
 
-/// How long the oldest folio of a list in zones up to `zone` waits.
+/// Returns how long the oldest folio of a list in zones up to `zone` has waited, in evictions.
 fn waiting(v: &Lruvec, cx: &Ctx, lists: &Lists, ty: LruType, slot: usize, zone: usize) -> u64 {
     let zones = lists.r#gen[slot][ty.index()][..=zone].iter();
     zones.filter_map(List::tail).map(|pfn| v.r#gen.age_of(cx.folios.word(pfn))).max().unwrap_or(0)
 }
 
-/// Moves what is too much for the first half of probation to the second, a few batches of it: the
-/// touches so far are forgotten. Takes the lru lock by itself.
+/// Moves the excess of the first half of probation to the second, a few batches at most. Clears the
+/// accesses of the folios. Takes the lru lock itself.
 pub(super) fn pass_on(v: &Lruvec, cx: &Ctx) {
     if !has_halves(cx) {
         return;
@@ -214,7 +218,8 @@ pub(super) fn pass_on(v: &Lruvec, cx: &Ctx) {
     }
 }
 
-/// The folios that are to pass next: the oldest of the type and zone whose oldest waits longest.
+/// Fills `batch` with the folios that pass next: the oldest of the type and zone whose oldest waits
+/// longest.
 fn candidates(v: &Lruvec, cx: &Ctx, batch: &mut [Pfn]) -> usize {
     let lists = v.lock();
     let tails = LruType::ALL.iter().flat_map(|ty| &lists.r#gen[FRESH][ty.index()]);
@@ -242,7 +247,7 @@ fn pass_batch(v: &Lruvec, cx: &Ctx, n: usize) -> usize {
     let mut moved = 0;
     for &pfn in &batch[..len] {
         let w = cx.folios.word(pfn);
-        // It may have left the list, and even memory, while the lock was not held.
+        // The folio may have left the list, and even memory, while the lock was not held.
         let here = w.has(Word::LRU) && w.home() == FRESH && !w.has(Word::CULLED);
         if !here || !v.is_of(cx, pfn) {
             continue;
@@ -256,7 +261,7 @@ fn pass_batch(v: &Lruvec, cx: &Ctx, n: usize) -> usize {
             moved_up(v, w, FRESH, TRIED);
             relink(cx, &mut lists, pfn, FRESH, TRIED, TargetEnd::Head);
         } else {
-            // A walk promoted it.
+            // A walk promoted the folio.
             relink(cx, &mut lists, pfn, FRESH, slot, TargetEnd::Head);
         }
         moved += 1;
@@ -265,8 +270,9 @@ fn pass_batch(v: &Lruvec, cx: &Ctx, n: usize) -> usize {
     moved
 }
 
-/// A folio came back after `age` evictions since it was put where it was evicted from. True if it
-/// joins the generations: if it was used again sooner than their oldest folio.
+/// Handles a refault, `age` evictions after the folio was put on the list that it left. Returns
+/// true if it joins the generations, because its reuse took less time than the age of their oldest
+/// folio.
 pub(super) fn reused(v: &Lruvec, cx: &Ctx, ty: LruType, age: u64, failed_probation: bool) -> bool {
     let now = v.r#gen.evictions[0].load(Relaxed);
     let oldest = |ty: LruType| {
@@ -287,8 +293,8 @@ pub(super) fn reused(v: &Lruvec, cx: &Ctx, ty: LruType, age: u64, failed_probati
     age * 100 <= oldest * cx.tun.mglru.reuse_age
 }
 
-/// A folio came back soon after it left probation (or a generation); `weight` is how close it was
-/// to staying, in sixteenths.
+/// Adapts the share of probation to a refault soon after the folio left probation (or a
+/// generation). `weight` says how close the folio was to staying, in sixteenths.
 pub(super) fn learn(v: &Lruvec, cx: &Ctx, failed_probation: bool, weight: u64) {
     if cx.tun.mglru.admission != Admission::Probation {
         return;
@@ -306,9 +312,10 @@ pub(super) fn learn(v: &Lruvec, cx: &Ctx, failed_probation: bool, weight: u64) {
     v.r#gen.fresh_extra.store(next + 1, Relaxed);
 }
 
-/// Handles a folio on probation that is not a candidate. True if it left the list.
+/// Handles a folio on probation that is no candidate for eviction. Returns true if it left the
+/// list.
 pub(super) fn sort(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word) -> bool {
-    // Without halves the access that brings a page in through a file descriptor is counted too.
+    // Without halves, the access through a file descriptor that brings a page in is counted too.
     let arrival = u64::from(!w.has(Word::MAPPED) && !has_halves(cx));
     if w.refs() <= arrival {
         return false;

@@ -1,4 +1,5 @@
-//! Probation's halves, reuse ages, the history of mapped folios, and what refaults teach.
+//! Tests of probation's halves, reuse ages, the history of mapped folios, and the effect of
+//! refaults.
 
 use super::tests::{Free, Rig};
 use super::*;
@@ -8,7 +9,7 @@ use crate::space::Pte;
 use crate::tunables::Tunables;
 use crate::types::Vpn;
 
-/// Pages evicted so far, as if so many had been.
+/// Sets the clock as if so many pages had been evicted.
 fn set_clock(rig: &Rig, evictions: u64) {
     rig.v.r#gen.evictions[0].store(evictions, std::sync::atomic::Ordering::Relaxed);
 }
@@ -23,7 +24,7 @@ fn touches_count_from_the_second_half_of_probation_on() {
     let order = rig.order(FRESH);
     assert_eq!(order.len(), 16, "all are accessed, and on probation");
     probation::pass_on(&rig.v, &rig.cx());
-    // The share is one page of sixteen; a third of it is none.
+    // The share is one page of sixteen, and a third of it rounds to none.
     assert_eq!((rig.order(FRESH).len(), rig.order(TRIED)), (0, order.clone()));
     let space = rig.spaces.get(rig.mm()).unwrap();
     let young = |pfn: u32| {
@@ -31,7 +32,7 @@ fn touches_count_from_the_second_half_of_probation_on() {
         place.get().all(Pte::ACCESSED)
     };
     assert!(!order.iter().any(|&pfn| young(pfn)), "what was touched before is forgotten");
-    // One is touched now: it joins the generations, the other oldest ones leave.
+    // One folio is accessed now, so it joins the generations. The other oldest folios leave.
     let (oldest, second) = (order[15], order[14]);
     let place = space.tree().find(Vpn(u64::from(oldest))).unwrap();
     place.touch(place.get(), Pte::ACCESSED);
@@ -45,8 +46,8 @@ fn touches_count_from_the_second_half_of_probation_on() {
     rig.v.check_invariants(&rig.cx());
 }
 
-/// Files that are still being read were all that reclaim at swappiness 1 looked at: the whole of memory's
-/// worth of them, again and again.
+/// Shows that files under read I/O do not occupy all of reclaim at swappiness 1. The scan would
+/// meet all of memory's worth of them again and again.
 #[test]
 fn pages_being_read_are_met_once_in_a_pass() {
     let mut rig = Rig::new(64, Tunables::default());
@@ -74,7 +75,8 @@ fn pages_being_read_are_met_once_in_a_pass() {
 
 #[test]
 fn the_first_reclaim_of_a_full_memory_does_not_pass_half_of_probation_at_once() {
-    // It took half a millisecond on a node of 4 GiB, in which 600 frames were asked for.
+    // Passing all of it at once takes half a millisecond on a node of 4 GiB in which 600 frames are
+    // requested.
     let mut rig = Rig::new(4096, Tunables::default());
     set_clock(&rig, 8);
     for _ in 0..2000 {
@@ -101,7 +103,7 @@ fn a_page_joins_the_generations_if_it_was_used_again_sooner_than_their_oldest() 
         let shadow = pid::shadow(&rig.v, &rig.cx(), word(at));
         pid::recent(&rig.v, &rig.cx(), LruType::Anon, shadow.token()) != pid::Recency::Long
     };
-    // The oldest has been there for 1,000 evictions; 70 % of that is the bound.
+    // The oldest folio has been there for 1,000 evictions; 70 % of that is the bound.
     assert!(recent(2_000) && recent(1_304));
     assert!(!recent(1_288) && !recent(0));
 }
@@ -130,14 +132,14 @@ fn a_mapped_folio_stays_half_as_many_rounds_as_it_was_found_accessed() {
         if touched {
             place.touch(place.get(), Pte::ACCESSED);
         }
-        // As the generations have it.
+        // Put the folio on a list of the generations.
         rig.folios.update(pfn, |w| w.at_home(0));
         let cx = rig.cx();
         crate::lru::shrink::stays_for_use(&rig.v, &cx, pfn, &mut around)
     };
     assert!(!round(false), "never accessed");
     assert!((0..6).all(|_| round(true)));
-    // Four rounds are remembered, each round without an access takes two.
+    // Four rounds are remembered, and each round without an access takes two off.
     assert_eq!([round(false), round(false), round(false)], [true, true, false]);
     assert!(round(true) && !round(false), "one round is not enough to stay for");
 }
@@ -173,8 +175,8 @@ fn refaults_move_the_share_of_probation_by_how_near_they_were() {
     assert_eq!(reused(1_000, false), 0, "never below the least");
 }
 
-/// The type that was owed by the ratio had nothing on probation and hardly anything in the
-/// generations, and everything else was on probation: nothing could be reclaimed.
+/// Shows that reclaim still works where the type that the ratio asks for has no pages on probation
+/// and hardly any in the generations. All other pages are on probation.
 #[test]
 fn a_type_that_has_nothing_left_does_not_stop_reclaim() {
     for switch in ["gen.type_select=ratio", "gen.clean_floor=64"] {
@@ -185,7 +187,7 @@ fn a_type_that_has_nothing_left_does_not_stop_reclaim() {
         for _ in 0..32 {
             rig.fill(LruType::File);
         }
-        // Anonymous memory is owed: none was taken yet, and of files a lot.
+        // Anonymous memory must come next: none was reclaimed yet, and of files a lot.
         rig.v.r#gen.taken[1].store(1_000, std::sync::atomic::Ordering::Relaxed);
         let mut free = Vec::new();
         let mut sc = Scan::new(Who::Direct, false, 4, 60);
@@ -202,7 +204,7 @@ fn a_type_that_has_nothing_left_does_not_stop_reclaim() {
 fn at_the_ends_of_swappiness_probation_takes_from_one_type_while_it_has_any() {
     for (swappiness, first) in [(1, LruType::File), (200, LruType::Anon)] {
         let mut rig = Rig::new(64, Tunables::default());
-        // The other type waits longer.
+        // The folios of the other type have waited longer.
         for (ty, since) in [(first.other(), 8), (first, 80)] {
             set_clock(&rig, since);
             for _ in 0..8 {
@@ -225,8 +227,9 @@ fn at_the_ends_of_swappiness_probation_takes_from_one_type_while_it_has_any() {
     }
 }
 
-/// It joined the generations when its write ended, where a scan of probation did not meet it: reclaim wrote
-/// ever more pages and freed few of them.
+/// Shows that a page written out from probation is reclaimed when its writeback ends. If it joined
+/// the generations instead, scans of probation would miss it. Reclaim would write ever more pages
+/// and free few of them.
 #[test]
 fn a_page_written_out_from_probation_leaves_from_its_old_end() {
     let mut rig = Rig::new(64, Tunables::default());

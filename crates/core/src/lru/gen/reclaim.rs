@@ -1,10 +1,10 @@
 //! Reclaim at one priority: when to age, and how many folios to evict.
 //!
-//! Two loops. K618 asks for its budget again before each batch and stops to age. K72 fixes its budget once, takes
-//! batches of 64 and goes on after aging. Both can be interrupted after a batch, and in an aging after each address space
-//! walked ([`Pageout::pause`]).
+//! There are two loops. K618 computes its budget again before each batch and stops to age. K72
+//! computes its budget once, takes batches of 64 and goes on after aging. Both can be interrupted
+//! after a batch, and in an aging after each address space walked ([`Pageout::pause`]).
 
-use super::super::scan::{self, DEF_PRIORITY, MAX_LRU_BATCH, Place};
+use super::super::scan::{self, DEF_PRIORITY, MAX_LRU_BATCH, ResumePoint};
 use super::super::{Ctx, Lruvec, Pageout, Scan, Who};
 use super::aging::{Aged, Aging, age};
 use super::evict::evict;
@@ -13,10 +13,11 @@ use crate::folio::MIN_NR_GENS;
 use crate::observe::vmstat::Event;
 use crate::tunables::{Dirty, Loop};
 
-/// Reclaims at one priority. True if the memcg LRU should rotate this lruvec.
+/// Reclaims at one priority. Returns true if the memcg LRU should rotate this lruvec.
 pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
     if !sc.is_paused() {
-        // Background and commanded reclaim bring their own walk buffer; a task has one once it aged.
+        // Background and commanded reclaim have their own walk buffer. A task has one only after it
+        // aged.
         sc.walk_ready = sc.who != Who::Direct;
         sc.unqueued_dirty = 0;
         sc.file_taken = 0;
@@ -36,7 +37,7 @@ fn abort(cx: &Ctx, sc: &Scan, out: &mut dyn Pageout) -> bool {
     met || (sc.who == Who::Kswapd && sc.order == 0 && out.enough())
 }
 
-/// Whether eviction needs a new generation, and the pages it could scan (K618).
+/// Returns whether eviction needs a new generation, and the pages that it could scan (K618).
 fn aging_needed(v: &Lruvec, swappiness: u32) -> (bool, u64) {
     let g = &v.r#gen;
     let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
@@ -46,13 +47,13 @@ fn aging_needed(v: &Lruvec, swappiness: u32) -> (bool, u64) {
     (min + MIN_NR_GENS == max, g.evictable_pages(swappiness))
 }
 
-/// What K618 does next.
+/// The next step of the K618 loop.
 enum Next {
-    /// Scans so many folios.
+    /// Scan so many folios.
     Scan(u64),
-    /// Ages instead.
+    /// Age instead of scanning.
     Age(Aging),
-    /// Leaves the lruvec, to be rotated.
+    /// Leave the lruvec, which is to be rotated.
     Leave,
 }
 
@@ -79,7 +80,7 @@ fn next_k618(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> Next {
 fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
     let swappiness = sc.swappiness_now();
     let (mut aging, mut total) = match sc.place.take() {
-        Some(Place::K618(aging, total)) => (aging, total),
+        Some(ResumePoint::K618(aging, total)) => (aging, total),
         _ => (None, 0),
     };
     let mut rotate = false;
@@ -94,7 +95,7 @@ fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool
             }
             Next::Age(from) => match age(v, cx, sc, from, swappiness, || out.pause()) {
                 Aged::Paused(aging) => {
-                    sc.place = Some(Place::K618(Some(aging), total));
+                    sc.place = Some(ResumePoint::K618(Some(aging), total));
                     return false;
                 }
                 Aged::Done(opened) => {
@@ -109,7 +110,7 @@ fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool
             break;
         }
         if out.pause() {
-            sc.place = Some(Place::K618(None, total));
+            sc.place = Some(ResumePoint::K618(None, total));
             return false;
         }
     }
@@ -136,7 +137,7 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
     }
     let all = v.r#gen.evictable_pages(swappiness);
     let (mut aging, mut left, mut rotate) = match sc.place.take() {
-        Some(Place::K72(aging, left, rotate)) => (aging, left, rotate),
+        Some(ResumePoint::K72(aging, left, rotate)) => (aging, left, rotate),
         _ if v.online() => (None, sc.share_of(sc.protection.apply(all, cx.tun)), false),
         _ => (None, all, false),
     };
@@ -148,7 +149,7 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
         if let Some(from) = aging.take() {
             match age(v, cx, sc, from, swappiness, || out.pause()) {
                 Aged::Paused(aging) => {
-                    sc.place = Some(Place::K72(Some(aging), left, rotate));
+                    sc.place = Some(ResumePoint::K72(Some(aging), left, rotate));
                     return false;
                 }
                 Aged::Done(opened) => rotate |= opened,
@@ -160,26 +161,26 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
         }
         left = left.saturating_sub(done);
         if left > 0 && out.pause() {
-            sc.place = Some(Place::K72(None, left, rotate));
+            sc.place = Some(ResumePoint::K72(None, left, rotate));
             return false;
         }
     }
     rotate
 }
 
-/// Why a command could not be carried out.
+/// The reason why a command failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunError {
     /// EINVAL: the generation does not exist, or is too young to evict.
     Invalid,
-    /// EEXIST: somebody else aged first.
+    /// EEXIST: another caller aged first.
     Raced,
 }
 
-/// The `+` command: ages, if `seq` is not beyond the youngest generation.
+/// Carries out the `+` command: ages, if `seq` is not beyond the youngest generation.
 ///
 /// # Errors
-/// See [`RunError`].
+/// The errors of [`RunError`].
 pub(crate) fn run_aging(
     v: &Lruvec,
     cx: &Ctx,
@@ -198,10 +199,10 @@ pub(crate) fn run_aging(
     }
 }
 
-/// The `-` command: evicts generations up to `seq`, at most `quota` pages.
+/// Carries out the `-` command: evicts generations up to `seq`, at most `quota` pages.
 ///
 /// # Errors
-/// See [`RunError`].
+/// The errors of [`RunError`].
 pub(crate) fn run_eviction(
     v: &Lruvec,
     cx: &Ctx,

@@ -1,4 +1,4 @@
-//! The ordering vectors, the race in the middle of a batch, and random interleavings.
+//! Tests: the ordering vectors, the race in the middle of a batch, and random interleavings.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::space::{Area, Backing, Pte, Spaces};
 use crate::tunables::{LruKind, TargetEnd, Tunables};
 use crate::types::Vpn;
 
-/// The tables an operation needs.
+/// All tables that an operation needs.
 pub(crate) struct Rig {
     pub folios: Folios,
     pub spaces: Spaces,
@@ -107,7 +107,7 @@ fn batching(bulk: bool, end: TargetEnd) -> Tunables {
     t
 }
 
-/// Old generation a..f (newest first) over x y; returns the next generation after aging.
+/// Ages an old generation a..f (newest first) over x y. Returns the next generation after aging.
 fn age(tun: Tunables, victims: &[(Pfn, usize)]) -> (Rig, Vec<u32>) {
     let rig = Rig::new(16, tun);
     rig.list(0, &[0, 1, 2, 3, 4, 5]);
@@ -115,7 +115,7 @@ fn age(tun: Tunables, victims: &[(Pfn, usize)]) -> (Rig, Vec<u32>) {
     race::VICTIMS.set(victims.to_vec());
     assert!(window::inc_max_seq(&rig.v, &rig.cx(), 3, 100));
     assert_eq!(rig.v.r#gen.min_seq(LruType::Anon), 1);
-    // The walk that promoted them settles its counters when its slice ends.
+    // The walk that promoted the folios applies its counters when its slice ends.
     let mut walked = Deltas::default();
     for &(pfn, slot) in victims {
         walked.moved(rig.folios.word(pfn), 0, slot);
@@ -147,7 +147,8 @@ fn a_budget_of_three_moves_two_segments() {
 
 #[test]
 fn a_folio_promoted_between_read_and_exchange_is_no_end_of_a_segment() {
-    // The walk goes from the tail (5) to the head (0): first, middle, last, and all at once.
+    // Aging goes from the tail (5) to the head (0). Victims: first, middle, last, and several at
+    // once.
     for victims in [vec![5], vec![3], vec![0], vec![5, 3, 0], vec![5, 4, 3, 2, 1, 0]] {
         for bulk in [false, true] {
             let raced: Vec<(Pfn, usize)> = victims.iter().map(|&v| (Pfn(v), 3)).collect();
@@ -186,7 +187,8 @@ fn eviction_moves_protected_folios_in_a_row_and_in_order() {
         let rig = Rig::new(16, batching(bulk, TargetEnd::Tail));
         rig.list(0, &[0, 1, 2, 3, 4, 5]);
         rig.list(1, &[10, 11]);
-        // Used to the full: protected whatever its tier's refaults say.
+        // The access counts are full, so the folios are protected whatever the refaults of their
+        // tiers.
         for id in [0, 2, 3, 5] {
             rig.folios.update(Pfn(id), |w| {
                 w.with_refs_field(3).with(Word::REFERENCED.or(Word::WORKINGSET))
@@ -216,14 +218,14 @@ fn refaults_are_recent_for_three_window_moves_and_not_for_four() {
 
 #[test]
 fn a_page_that_comes_back_late_joins_the_generations_the_second_time() {
-    let mut tun = Tunables::cooling();
+    let mut tun = Tunables::standby();
     (tun.mglru.near, tun.mglru.near_once) = (100, 25);
     let mut rig = Rig::new(100, tun);
     for _ in 0..100 {
         rig.fill(LruType::Anon);
     }
     let word = Word::new(LruType::Anon, 0, 0);
-    // What a folio is told that left as `left` did and comes back when `later` others have left.
+    // Refaults a folio that left with word `left` after `later` other pages have left.
     let back = |left: Word, later: u64| {
         let shadow = pid::shadow(&rig.v, &rig.cx(), left);
         (0..later).for_each(|_| rig.v.note_evicted(&rig.cx(), word));
@@ -238,7 +240,7 @@ fn a_page_that_comes_back_late_joins_the_generations_the_second_time() {
     assert!(!back(late, 101).has(Word::RETURNED.or(Word::WORKINGSET)), "not soon at all");
 }
 
-/// As in `get_pfn_folio` and `lru_gen_refault`.
+/// Shows that folios of another node are treated as in `get_pfn_folio` and `lru_gen_refault`.
 #[test]
 fn folios_of_another_node_are_left_alone_by_walks_and_come_back_as_new() {
     let mut rig = Rig::new(512, Tunables::preset("k618").unwrap());
@@ -257,7 +259,7 @@ fn folios_of_another_node_are_left_alone_by_walks_and_come_back_as_new() {
 
 #[test]
 fn the_walk_fills_the_filter_that_the_next_walk_tests() {
-    // One table where every access costs microseconds.
+    // One table under Miri, where every access costs microseconds.
     let tables = if cfg!(miri) { 1 } else { 8 };
     let mut rig = Rig::new(512 * tables as u32, Tunables::preset("k618").unwrap());
     while rig.fill(LruType::Anon).is_some() {}
@@ -266,7 +268,7 @@ fn the_walk_fills_the_filter_that_the_next_walk_tests() {
     let filled = &rig.v.r#gen.bloom[0];
     assert!((0..tables).all(|t| filled.may_hold(key(t))), "every table was young");
     assert!(!filled.may_hold(key(9)));
-    // Nothing is touched now: the walk of 4 tests filter 0 and leaves filter 1 empty.
+    // No page is accessed now. The walk of 4 tests filter 0 and leaves filter 1 empty.
     assert!(rig.v.age(&rig.cx(), 4, 60, false).is_ok());
     assert!((0..tables).all(|t| !rig.v.r#gen.bloom[1].may_hold(key(t))));
     rig.v.check_invariants(&rig.cx());
@@ -296,7 +298,7 @@ fn anonymous_pages_on_probation_are_not_due_when_only_files_can_go() {
     rig.v.r#gen.evictions[0].store(1, Relaxed);
     (0..200).for_each(|_| assert!(rig.fill(LruType::Anon).is_some()));
     assert_eq!(rig.v.r#gen.fresh_pages(LruType::Anon), 200);
-    // Fifty pages of probation and two percent: more than the files have, fewer than all.
+    // Fifty pages of probation and two percent: more than the files have, fewer than all pages.
     rig.v.r#gen.fresh_extra.store(51, Relaxed);
     assert!((1..50).contains(&files), "{files}");
     let sc = Scan::new(Who::Direct, true, 1, 60);
@@ -404,7 +406,7 @@ proptest! {
 
     #[test]
     fn any_interleaving_keeps_the_lists_and_their_counters(
-        preset in prop::sample::select(vec!["ebb", "cooling", "k612", "k618", "k72"]),
+        preset in prop::sample::select(vec!["ebb", "standby", "k612", "k618", "k72"]),
         bulk in any::<bool>(),
         held in any::<bool>(),
         ops in prop::collection::vec(op(), 1..OPS),
@@ -428,7 +430,7 @@ proptest! {
     }
 }
 
-/// Promotion, aging, eviction and switching at once; then everything must add up.
+/// Runs promotion, aging, eviction and switching at once. Afterwards all counts must add up.
 #[test]
 fn threads_that_promote_age_evict_and_switch_leave_sound_lists() {
     let frames = if cfg!(miri) { 64 } else { 8192 };
@@ -498,8 +500,8 @@ fn evict_some(rig: &Rig, rounds: u32) -> usize {
     freed.len()
 }
 
-/// Without swap the window goes on over anonymous folios that nobody may move. The slot of one that was
-/// promoted within the window before then seems older than its list.
+/// Without swap the window passes anonymous folios that cannot be moved. The slot of a folio that
+/// was promoted within the window before then seems older than its list.
 #[test]
 fn a_promoted_folio_that_the_window_passed_by_is_not_older_than_its_list() {
     let mut tun = Tunables::preset("k618").unwrap();
@@ -524,7 +526,7 @@ fn a_promoted_folio_that_the_window_passed_by_is_not_older_than_its_list() {
         }
         rig.v.check_invariants(&cx);
     }
-    // With swap again, all are found, moved in order and reclaimed in the end.
+    // With swap again, all folios are found, moved in order and finally reclaimed.
     for _ in 0..8 {
         let max = rig.v.r#gen.max_seq();
         rig.v.age(&cx, max, 60, true).unwrap();
@@ -532,7 +534,7 @@ fn a_promoted_folio_that_the_window_passed_by_is_not_older_than_its_list() {
     }
 }
 
-/// kswapd for a low zone once evicted what was on probation whatever zone it lay in.
+/// Shows that kswapd for a low zone does not evict folios on probation in other zones.
 #[test]
 fn probation_gives_nothing_of_zones_that_do_not_help() {
     let pages = if cfg!(miri) { 48 } else { 256 };

@@ -1,5 +1,5 @@
-//! The tables of the multi-gen LRU, row by row: where folios are put, what accesses do to them, when
-//! the window moves, which spaces are walked, and what large folios and neighbours count for.
+//! The tables of the multi-gen LRU, row by row: where folios are put, and the effect of accesses.
+//! Also when the window moves, which spaces are walked, and how large folios and neighbours count.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,7 +23,7 @@ fn every_row_of_the_insertion_table() {
     let unwritten = file.with(Word::RECLAIM).with(Word::DIRTY);
     let working = Word::ACTIVE.or(Word::WORKINGSET);
     let mut rig = Rig::new(4, preset("k618"));
-    // The window is full: three below the youngest is the oldest.
+    // The window is full, so three below the youngest generation is the oldest.
     let back = |rig: &Rig, w: Word, how: Add| {
         rig.v.r#gen.max_seq() - insert::target_seq(&rig.v, &rig.cx(), w, how)
     };
@@ -44,13 +44,13 @@ fn every_row_of_the_insertion_table() {
     rig.tun = preset("k72");
     assert_eq!(back(&rig, file.with(Word::REFERENCED), Add::Normal), 2, "K72 trusts one access");
     assert_eq!(back(&rig, file, Add::Normal), 3);
-    // Never older than the oldest generation there is.
+    // A folio never goes to a generation older than the oldest one.
     rig.v.r#gen.min_seq[LruType::File.index()].store(2, Relaxed);
     assert_eq!(back(&rig, file, Add::Normal), 1);
 }
 
-/// K618 trusts every folio that comes in during a fault, K72 (6cbdd9726fb5) only those of the working set that
-/// come back.
+/// K618 puts every folio that a fault brings in among the young. K72 (6cbdd9726fb5) does so only
+/// for refaults of the working set.
 #[test]
 fn where_folios_go_that_a_fault_brings_in() {
     let (anon, file) = (Word::new(LruType::Anon, 0, 0), Word::new(LruType::File, 0, 0));
@@ -117,8 +117,9 @@ fn the_first_accessed_bit_is_remembered_and_the_second_promotes() {
     assert_eq!(w.home() as u64, from.unwrap() as u64, "it is not moved between lists");
 }
 
-/// What eviction's finding an accessed entry makes of a folio: the second time in K618 and the third in K72
-/// (`folio_lru_refs(folio) > 1`, 6cbdd9726fb5) make it part of the working set, however many entries there are.
+/// Tests how an accessed entry that eviction finds changes a folio. The second time in K618 and the
+/// third in K72 make it part of the working set (`folio_lru_refs(folio) > 1`, 6cbdd9726fb5). The
+/// number of entries does not matter.
 #[test]
 fn an_accessed_entry_that_eviction_meets_activates_before_it_makes_a_working_set() {
     for (name, expect) in [
@@ -134,7 +135,7 @@ fn an_accessed_entry_that_eviction_meets_activates_before_it_makes_a_working_set
         });
         assert_eq!(seen, expect, "{name}");
     }
-    // A program's text needs no second time in K72.
+    // Program text needs no second access in K72.
     let mut rig = Rig::new(4, preset("k72"));
     let pfn = rig.fill(LruType::File).unwrap();
     rig.folios.update(pfn, |w| w.without(Word::WORKINGSET).without_refs());
@@ -146,7 +147,7 @@ fn a_type_that_ran_ahead_waits_for_the_other_unless_aged_by_itself() {
     for (per_type, expect) in [(false, 1), (true, 2)] {
         let mut rig = Rig::new(16, preset("k618"));
         rig.tun.mglru.per_type_aging = per_type;
-        // Anonymous memory has pages in generation 0, files have none anywhere.
+        // Anonymous memory has pages in generation 0; files have none in any.
         rig.list(0, &[0, 1]);
         let lists = rig.v.lock();
         assert!(window::try_inc_min(&rig.v, &rig.cx(), &lists, 60));
@@ -193,7 +194,8 @@ fn a_space_that_did_not_run_is_passed_over_unless_it_is_new() {
     assert_eq!(walked(6), 0, "dead");
 }
 
-/// Folios of four pages: counted in pages, aged and evicted whole, promoted once for a run of entries.
+/// Folios of four pages are counted in pages, aged and evicted whole, and promoted once for a run
+/// of entries.
 #[test]
 fn a_large_folio_is_one_folio_and_four_pages() {
     for name in ["ebb", "k618", "k72"] {

@@ -1,9 +1,11 @@
 //! The page-table walk: finds accessed entries, clears them, and promotes their folios.
 //!
-//! A promoted folio is not moved between lists here; only its slot changes, and a table of counter
-//! deltas is settled under the lru lock once a slice. Eviction sorts it later.
+//! The walk does not move a promoted folio between lists. It changes only the folio's slot, and
+//! gathers counter deltas that it applies under the lru lock once a slice. Eviction moves the folio
+//! later.
 //!
-//! The area list is held per slice; when somebody is changing it the space is passed over.
+//! The walk holds the area list for a slice. It skips the space while another thread changes the
+//! list.
 
 use std::sync::Arc;
 
@@ -16,15 +18,15 @@ use crate::observe::vmstat::Event;
 use crate::space::{Area, Backing, Directory, Pte, Space, TABLE_ENTRIES, Table};
 use crate::types::{Pfn, Vpn};
 
-/// A walk in progress.
+/// A page-table walk in progress.
 #[derive(Debug)]
 pub(crate) struct Walk {
     pub seq: u64,
     pub swappiness: u32,
-    /// Looks at every table, whatever the filter and the tables' own bits say.
+    /// Whether to look at every table, whatever the filter and the accessed bits of the tables say.
     pub force: bool,
     pub deltas: Deltas,
-    /// Entries, young entries, tables entered, tables added.
+    /// Numbers of entries, young entries, tables entered, tables added.
     pub stats: [u64; 4],
     skipped: [u64; 2],
     promoted: u64,
@@ -44,12 +46,12 @@ impl Walk {
     }
 }
 
-/// Whether one young entry a cache line, on average, makes a table worth walking again.
+/// Whether a table is worth walking again: on average it has one young entry per cache line.
 pub(super) fn suitable(total: u64, young: u64) -> bool {
     young * 8 >= total
 }
 
-/// The filter's name for a table.
+/// Returns the filter's key for a table.
 pub(super) fn table_key(space: &Space, vpn: Vpn) -> u64 {
     (u64::from(space.id().0) << 32) ^ (vpn.0 >> 9)
 }
@@ -88,7 +90,7 @@ fn settle(v: &Lruvec, walk: &mut Walk) {
     }
 }
 
-/// Walks from `from` until a slice is full; returns where to go on.
+/// Walks from `from` until a slice is full. Returns where to go on.
 fn walk_slice(v: &Lruvec, cx: &Ctx, walk: &mut Walk, space: &Space, from: Vpn) -> Option<Vpn> {
     let areas = space.try_areas()?;
     let first = areas.partition_point(|a| a.end <= from);
@@ -97,7 +99,7 @@ fn walk_slice(v: &Lruvec, cx: &Ctx, walk: &mut Walk, space: &Space, from: Vpn) -
     for area in areas[first..].iter().filter(|a| !skip_area(a, swappiness)) {
         let mut at = area.start.0.max(done.0);
         while at < area.end.0 {
-            // One unit is a table: 512 pages, or what of it lies in the area.
+            // One unit is a table: 512 pages, or the part of it that lies in the area.
             let end = ((at | 511) + 1).min(area.end.0);
             let Some(directory) = space.tree().directory(at >> 18) else {
                 at = ((at | 0x3_ffff) + 1).min(area.end.0);
@@ -162,7 +164,7 @@ fn walk_entries(v: &Lruvec, cx: &Ctx, walk: &mut Walk, table: &Table, at: u64, e
             continue;
         }
         young += 1;
-        // Entries of one folio in a row promote it once.
+        // A row of entries of one folio promotes it once.
         let dirty = pte.all(Pte::DIRTY);
         run = match run {
             Some((last, d)) if last == head => Some((last, d | dirty)),
@@ -191,8 +193,8 @@ fn finish_run(v: &Lruvec, cx: &Ctx, walk: &mut Walk, run: Option<(Pfn, bool)>, s
     }
 }
 
-/// What a walk made elsewhere found accessed: promoted as by a walk of ours. On probation an access is
-/// counted, and judged where that ends.
+/// Promotes the folios that a walk by the driver found accessed, as a walk of this engine would. On
+/// probation an access is only counted; it decides when the folio reaches the end.
 pub(crate) fn accessed(v: &Lruvec, cx: &Ctx, pfns: &[Pfn]) {
     let mut walk = Walk::new(v.r#gen.max_seq(), 0, false);
     let slot = (walk.seq % 4) as usize;
@@ -210,7 +212,7 @@ pub(crate) fn accessed(v: &Lruvec, cx: &Ctx, pfns: &[Pfn]) {
     cx.stat.add(Event::EbbWalkPromoted, walk.promoted);
 }
 
-/// Takes a dirty entry over into the folio, unless it has no stored copy that could be stale.
+/// Makes the folio of a dirty entry dirty, unless it has no stored copy that could be stale.
 pub(super) fn mark_dirty(cx: &Ctx, pfn: Pfn) {
     let w = cx.folios.word(pfn);
     let plain = w.has(Word::SWAPBACKED) && !w.has(Word::SWAPCACHE);
@@ -219,11 +221,12 @@ pub(super) fn mark_dirty(cx: &Ctx, pfn: Pfn) {
     }
 }
 
-/// The folio of a frame, if it is on a generation list of this memcg and node.
+/// Returns the folio of a frame, if it is on a generation list of this memcg and node.
 pub(super) fn folio_of(v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
     let pfn = cx.folios.head(pfn);
     let slot = cx.folios.word(pfn).slot()?;
-    // Probation is judged where it ends; until then its touches are left alone.
+    // The end of probation decides about a folio there. Until then the walk leaves its accessed
+    // bits alone.
     let judged_later = cx.tun.mglru.history && slot >= FRESH;
     (v.is_of(cx, pfn) && !judged_later).then_some(pfn)
 }
@@ -235,8 +238,8 @@ mod tests {
     use crate::folio::LruType;
     use crate::tunables::Tunables;
 
-    /// A slice ends where 4096 promotions wait to be counted, at the end of a table, and the next goes on
-    /// from there: no lock is held for longer than that.
+    /// Shows that a slice ends, at the end of a table, when 4096 promotions wait to be counted. The
+    /// next slice goes on from there. No lock is held for longer than that.
     #[test]
     #[cfg_attr(miri, ignore = "a full batch is thousands of entries")]
     fn a_slice_ends_when_a_full_batch_of_promotions_waits() {
@@ -257,7 +260,7 @@ mod tests {
             }
             assert_eq!(walk.stats[0], u64::from(frames), "every entry once");
             assert!(slices[..slices.len() - 1].iter().all(|&n| n == MAX_LRU_BATCH), "{slices:?}");
-            // The first access is remembered only; the second promotes.
+            // The first access is only remembered; the second promotes.
             let promoted: u64 = slices.iter().sum();
             assert_eq!(promoted, if round == 0 { 0 } else { u64::from(frames) }, "{slices:?}");
             for vpn in 0..u64::from(frames) {

@@ -1,10 +1,11 @@
-//! Moving the window of generations.
+//! The window of generations: opens new ones and ends old ones.
 //!
-//! `inc_max_seq` opens a new youngest generation, after `inc_min` has emptied the oldest one where
-//! all four slots are in use. `try_inc_min` lets the old end catch up with lists that ran empty.
+//! `inc_max_seq` opens a new youngest generation. Where all four slots are in use, `inc_min`
+//! empties the oldest generation first. `try_inc_min` moves the old end past lists that have become
+//! empty.
 //!
-//! Folios of a type that may not be reclaimed (no swap) are not moved: the window passes them by, and
-//! their slot is counted as the youngest generation's when it is used again.
+//! Folios of a type that may not be reclaimed (no swap) are not moved. The window passes them, and
+//! their slot counts as the youngest generation's when it is used again.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -37,14 +38,15 @@ pub(super) fn inc_max_seq(v: &Lruvec, cx: &Ctx, seq: u64, swappiness: u32) -> bo
         let next = g.max_seq() + 1;
         g.tiers.begin(cx, next);
         g.timestamps[(next % 4) as usize].store(cx.now_ms, Relaxed);
-        // Release pairs with the acquire in `max_seq`: who sees the new window sees its counters.
+        // Release pairs with the acquire in `max_seq`, so a reader of the new window also sees its
+        // counters.
         g.max_seq.store(next, Release);
         cx.stat.add(Event::EbbAged, 1);
         return true;
     }
 }
 
-/// The youngest generation but one stops counting as active.
+/// Stops counting the youngest generation but one as active.
 fn move_inactive(v: &Lruvec) {
     let g = &v.r#gen;
     let max = g.max_seq();
@@ -52,7 +54,7 @@ fn move_inactive(v: &Lruvec) {
     for ty in LruType::ALL {
         for zone in 0..ZONES {
             let pages = |slot: usize| g.nr_pages[slot][ty.index()][zone].load(Relaxed);
-            // The slot to be reused holds pages only if this type is not being evicted.
+            // The slot to be reused has pages only if this type is not being evicted.
             let delta = pages(leaving) - pages(entering);
             v.resize(ty.index() * 2, delta);
             v.resize(ty.index() * 2 + 1, -delta);
@@ -60,7 +62,8 @@ fn move_inactive(v: &Lruvec) {
     }
 }
 
-/// Moves the oldest generation's folios up and ends it. False if the budget ran out first.
+/// Moves the oldest generation's folios to the next one and ends it. Returns false if the budget
+/// ran out first.
 fn inc_min(v: &Lruvec, cx: &Ctx, lists: &mut Lists, ty: LruType, swappiness: u32) -> bool {
     if may_evict(ty, swappiness) {
         let mut budget = cx.tun.mglru.lock_hold.max(1);
@@ -77,9 +80,9 @@ fn inc_min(v: &Lruvec, cx: &Ctx, lists: &mut Lists, ty: LruType, swappiness: u32
             }
         }
     } else {
-        // They stay where they are; their slot becomes the youngest generation's. Who was promoted
-        // within the window before keeps its slot, which may then seem older than its list's: it is
-        // put right when it is next met.
+        // The folios stay where they are, and their slot becomes the youngest generation's. A folio
+        // that was promoted within the window before keeps its slot. That slot may then seem older
+        // than its list's, until a scan next meets the folio and corrects it.
         let slot = (v.r#gen.min_seq(ty) % 4) as usize;
         if lists.r#gen[slot][ty.index()].iter().any(|list| !list.is_empty()) {
             v.r#gen.passed_by[ty.index()].store(true, Relaxed);
@@ -96,7 +99,7 @@ fn end_oldest(v: &Lruvec, cx: &Ctx, ty: LruType) {
     g.min_seq[ty.index()].store(seq + 1, Release);
 }
 
-/// The kernel's loop: each folio unlinked, linked and counted by itself.
+/// Ages as the kernel does: unlinks, links and counts each folio by itself.
 fn age_one_by_one(
     v: &Lruvec,
     cx: &Ctx,
@@ -125,7 +128,7 @@ fn age_one_by_one(
     moved
 }
 
-/// Accounts a folio that went from one slot to another.
+/// Counts a folio that went from one slot to another.
 pub(super) fn moved_up(v: &Lruvec, w: Word, old: usize, new: usize) {
     super::insert::resize(v, old, w, -(w.pages() as i64));
     super::insert::resize(v, new, w, w.pages() as i64);
@@ -141,7 +144,8 @@ pub(super) fn relink(
     end: TargetEnd,
 ) {
     let (_, w) = cx.folios.update(pfn, |w| match w.slot() {
-        // A walk may promote it again right now: the list follows `new`, the slot is the walk's.
+        // A walk may promote the folio again right now. Then the list follows `new`, and the slot
+        // stays the walk's.
         Some(now) if now != new => w.at_home(new).with_slot(Some(now)),
         _ => w.at_home(new),
     });
@@ -154,7 +158,8 @@ pub(super) fn relink(
     }
 }
 
-/// Counts a folio kept by its tier; one promoted for a full count is not the tiers' doing.
+/// Counts a folio that its tier protected. A folio that was promoted for a full count does not
+/// count.
 pub(super) fn count_protected(v: &Lruvec, cx: &Ctx, w: Word, seq: u64) {
     if !w.lazily_promoted() {
         let h = super::pid::hist(cx, seq);
@@ -163,7 +168,7 @@ pub(super) fn count_protected(v: &Lruvec, cx: &Ctx, w: Word, seq: u64) {
     }
 }
 
-/// Ends oldest generations whose lists are empty. True if the window moved.
+/// Ends oldest generations whose lists are empty. Returns true if the window moved.
 pub(super) fn try_inc_min(v: &Lruvec, cx: &Ctx, lists: &Lists, swappiness: u32) -> bool {
     let g = &v.r#gen;
     let max = g.max_seq();
@@ -182,7 +187,7 @@ pub(super) fn try_inc_min(v: &Lruvec, cx: &Ctx, lists: &Lists, swappiness: u32) 
         return false;
     }
     if (1..=200).contains(&swappiness) && !cx.tun.mglru.per_type_aging {
-        // A type that ran ahead waits for the other, so that their ages stay comparable.
+        // A type that is ahead waits for the other, so that their ages stay comparable.
         let s = max - MIN_NR_GENS;
         let [a, f] = min;
         if a > s && f < s {

@@ -1,4 +1,4 @@
-//! Whether what a run lost is the sum of its parts.
+//! Measures whether the loss of a run is the sum of its parts.
 
 use std::process::Command;
 

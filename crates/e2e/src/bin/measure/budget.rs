@@ -1,4 +1,5 @@
-//! What a tree holds beside its limit, and how long a program is held while it comes near.
+//! Measures the memory of a tree above its limit, and how long a program is frozen as it comes near
+//! the limit.
 
 use ebb_e2e::MIB;
 use ebb_e2e::launch::Launch;
@@ -25,13 +26,14 @@ pub fn peaks() {
     }
 }
 
-/// To take on 2 GiB takes sixty milliseconds, for which a program was held as one. A turn is 3 ms.
+/// A freeze lasts one turn of 3 ms. Putting all of 2 GiB under management in one freeze takes sixty
+/// milliseconds.
 pub fn holds() {
-    let longest_us = hog("2048 1", 2200, "").outcome.figure("longest_brake_us");
+    let longest_us = hog("2048 1", 2200, "").outcome.figure("longest_freeze_us");
     figure("longest hold of a program of 2 GiB", longest_us as f64 / 1e3, "ms", "20 ms");
 }
 
-/// Above `--memory-high` whoever takes pages pauses, and reclaim brings the tree back.
+/// Above `--memory-high` a thread that takes pages pauses, and reclaim brings the tree back.
 pub fn high() {
     let run = hog("256 4", 96, "--memory-high 32M");
     figure("most held with high at 32 MiB", mib(run.peak_bytes), "MiB", "40 MiB");
@@ -39,7 +41,7 @@ pub fn high() {
     figure("threads slowed down", throttled_s, "s", "more than 0");
 }
 
-/// Ebb's tables grow with what is used, not with what may be.
+/// Ebb's tables grow with the memory in use, not with the limit.
 pub fn far_limit() {
     let own = watched(&Launch::program("verify", "16 2 3 1").limit(1 << 43)).own_bytes;
     figure("Ebb's own memory under a limit of 8 TiB", mib(own), "MiB", "16 MiB");

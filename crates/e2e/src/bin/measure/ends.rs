@@ -1,4 +1,4 @@
-//! How soon a program is gone: after Ebb was killed, and after it was.
+//! Measures how soon a program is gone after Ebb is killed, and after the program itself is killed.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::figure;
 
 const ROUNDS: u64 = 10;
 
-/// The longest of the times from a kill until nobody is left, in milliseconds.
+/// Returns the longest time from a kill until no process is left, in milliseconds.
 fn longest_ms(launch: &Launch, whose: impl Fn(u64) -> bool) -> f64 {
     let mut random = Random::new(9);
     let times = (0..ROUNDS).map(|round| {
@@ -34,10 +34,10 @@ fn longest_ms(launch: &Launch, whose: impl Fn(u64) -> bool) -> f64 {
     times.fold(0.0, f64::max)
 }
 
-/// After the front was killed, and the pager.
+/// Measures the end after the supervisor and after the pager is killed.
 pub fn with_ebb() {
     let torture = Launch::program("torture", "0 1").limit(24 * MIB);
-    figure("after the front", longest_ms(&torture, |_| false), "ms", "1000");
+    figure("after the supervisor", longest_ms(&torture, |_| false), "ms", "1000");
     figure("after the pager", longest_ms(&torture, |_| true), "ms", "1000");
     let _busy = Busy::start(6);
     let verify = Launch::program("verify", "48 0 5 1").limit(16 * MIB);
@@ -45,7 +45,7 @@ pub fn with_ebb() {
     figure(what, longest_ms(&verify, |_| true), "ms", "1000 for each thread that wants a CPU");
 }
 
-/// After the program was killed.
+/// Measures the end after the program is killed.
 pub fn by_itself() {
     let mut run = Launch::program("torture", "0 1").limit(32 * MIB).start();
     run.wait_until("work of it", |run| run.root().find().anonymous() > 20 * MIB);

@@ -1,4 +1,4 @@
-//! What comes after the end of a program that has taken the place of `ebb`.
+//! Measures the time after the end of a program that has replaced `ebb`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::figure;
 
-/// How long Ebb's own processes outlive the program.
+/// Measures how long Ebb's own processes outlive the program.
 pub fn outliving() {
     let mut longest = Duration::ZERO;
     for _ in 0..10 {

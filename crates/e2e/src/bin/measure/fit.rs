@@ -1,4 +1,5 @@
-//! How soon pages are used again: by a sample, against all touches. And the limit that is found.
+//! Measures the reuse of pages by a sample against all accesses, and the limit that `ebb fit`
+//! finds.
 
 use std::process::Command;
 
@@ -7,11 +8,11 @@ use ebb_e2e::launch::Launch;
 
 use crate::{figure, number};
 
-/// 64 MiB, of which 16 are used all the time.
+/// A program with 64 MiB, of which it uses 16 all the time.
 const LOAD: &str = "64 16 10000000";
 
-/// The sample finds how often memories of other sizes would miss. Sizes below what stays in sight
-/// are left out, as the report says.
+/// Compares the misses that the sample predicts for other sizes with the exact misses. Sizes below
+/// the pages in sight are left out, as the report says.
 pub fn curve() {
     let sizes = "20 24 28 32 40 48 56";
     let mut exact = Command::new(build::program("reuse"));
@@ -40,14 +41,14 @@ pub fn curve() {
     }
 }
 
-/// A memory that only holds what is used all the time is found.
+/// Measures that `ebb fit` finds a limit for only the memory that is used all the time.
 pub fn found() {
     let mut fit = Command::new(build::ebb());
     fit.args(["fit", "--slowdown", "300%", "--format", "json", "--"]);
     fit.arg(build::program("reuse")).args("run 64 16 1000000".split(' '));
     let output = fit.output().expect("ebb runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // What is found stands behind the runs.
+    // The result stands after the runs.
     let (_, found) = text.split_once("\"runs\"").unwrap_or_default();
     let (_, found) = found.split_once(']').unwrap_or_default();
     let of = |text: &str, name| number(text, name).unwrap_or(f64::NAN);

@@ -1,4 +1,5 @@
-//! How long threads wait for memory that cannot be had, until the run is out of memory.
+//! Measures how long threads wait for memory that no store can take, until the run is out of
+//! memory.
 
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use ebb_e2e::launch::Launch;
 use crate::figure;
 use crate::watch::timed;
 
-/// Pages of random bytes, without an end; its number first.
+/// Prints its PID, then fills pages with random bytes without end.
 const PAGES: &str = "
 import mmap, os
 os.write(1, b'%d\\n' % os.getpid())
@@ -17,8 +18,8 @@ for n in range(12000):
     area[n * 4096:(n + 1) * 4096] = os.urandom(4096)
 ";
 
-/// From the last page that a program got to the message. Its own signs of life are no measure:
-/// beside load one that gets each page of its few again and again gives none for a second.
+/// Measures the time from the program's last page to the message. The program's own output is no
+/// measure. Beside load, a program that gets its few pages repeatedly prints nothing for a second.
 pub fn in_vain() {
     for swap in ["ram", "ram:4M", "file:/dev/shm:8M"] {
         let launch = Launch::new("/usr/bin/python3").args(["-c", PAGES]).limit(30 * MIB);
@@ -39,7 +40,8 @@ pub fn in_vain() {
     }
 }
 
-/// The faults that a process has been through: the kernel counts each when its page is there.
+/// Returns the number of completed faults of a process. The kernel counts a fault when its page is
+/// there.
 fn faults(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit(')').next()?.split_whitespace().collect();
@@ -47,8 +49,8 @@ fn faults(pid: i32) -> Option<u64> {
     Some(count(7)? + count(9)?)
 }
 
-/// What the message says, and the whole run, of programs in which nobody ever gets a page again
-/// once the first waits. Four seconds are for what is done before, too.
+/// Measures the wait in the message and the whole run, for programs whose threads get no page after
+/// the first one waits. The four seconds include the time before the first wait.
 pub fn ends_at_once() {
     for swap in ["ram:4M", "ram:1M", "file:/dev/shm:4M"] {
         for case in ["alone", "threads 8", "heap", "children 12"] {
@@ -58,7 +60,7 @@ pub fn ends_at_once() {
     told("locked", "ram,file", true);
 }
 
-/// What the message says of programs that go on being born, or stand still.
+/// Measures the wait in the message for programs that fork all the time or are stopped.
 pub fn ends_in_time() {
     for case in ["births 64", "turnover 4"] {
         told(case, "file:/dev/shm:4M", false);
@@ -81,7 +83,8 @@ fn told(case: &str, swap: &str, whole: bool) {
     }
 }
 
-/// Pages that do not compress went away and came back again and again, which counted as progress.
+/// Measures the end with pages that do not compress. Such pages go to standby and come back
+/// repeatedly, and that must not count as progress.
 pub fn what_only_cools() {
     const FILLS: &str = "
 import mmap, os
@@ -92,5 +95,5 @@ while True:
 ";
     let launch = Launch::new("/usr/bin/python3").args(["-c", FILLS]).limit(30 * MIB);
     let (wall_s, _) = timed(&launch.options("--swap ram"));
-    figure("a run of pages that only cool", wall_s, "s", "20 s");
+    figure("a run of pages that only go to standby", wall_s, "s", "20 s");
 }

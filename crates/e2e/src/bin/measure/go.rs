@@ -1,4 +1,4 @@
-//! How many of the static programs of Go that a tree starts are given the agent.
+//! Measures how many of a tree's static Go programs get the agent.
 
 use std::process::{Child, Command};
 
@@ -7,7 +7,7 @@ use ebb_e2e::launch::Launch;
 
 use crate::figure;
 
-/// Forty that start at once, each for half a second; sixteen at a time are given the agent.
+/// Starts forty programs at once, each for half a second. Sixteen at a time get the agent.
 pub fn forty_at_once() {
     let work = go_program("go-work", ".", &[]);
     let script = format!("{} wait", "\"$0\" waits 4 & ".repeat(40));
@@ -15,7 +15,7 @@ pub fn forty_at_once() {
     let launch = launch.options("--report json");
     let run = |what: &str| {
         let outcome = launch.run();
-        // The shell, and those that it forked until they are others, are of them.
+        // The count includes the shell and its forked children before their exec.
         figure(&format!("met with an agent, {what}"), outcome.figure("processes") as f64, "", "40");
         let strict = launch.clone().options("--strict").run();
         let ended = f64::from(u8::from(strict.code() != 0));
@@ -26,7 +26,7 @@ pub fn forty_at_once() {
     run("beside eight busy processes");
 }
 
-/// Processes that want a CPU, as long as this lives.
+/// Processes that want a CPU as long as this value lives.
 struct Busy(Vec<Child>);
 
 impl Busy {

@@ -1,4 +1,4 @@
-//! What the laboratory's `live` machine says a run will load, and what it loads.
+//! Compares the loads that the laboratory's `live` machine predicts with those of a real run.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ const ACCESSES: usize = 250_000;
 const STEP_NS: u64 = 4_000;
 const WRITE: u32 = 1 << 31;
 
-/// A load: which page is touched, and whether it is written.
+/// Returns the accesses of a load: each is a page number, with a mark if the page is written.
 fn accesses(load: &str) -> Vec<u32> {
     let mut state = 7u64;
     let mut random = move || {
@@ -40,7 +40,8 @@ fn accesses(load: &str) -> Vec<u32> {
         .map(|at| {
             let unit = random() as f64 / (1u64 << 53) as f64;
             let page = match load {
-                // Of a page's rank, a power: the first tenth has 46 % of all touches.
+                // The page's rank is a power of the random number, so the first tenth has 46 % of
+                // all accesses.
                 "popular" => order[(PAGES as f64 * unit.powi(3)) as usize],
                 "uniform" => (PAGES as f64 * unit) as u32,
                 "passes" if at / 20_000 % 2 == 1 => (at % PAGES as usize) as u32,
@@ -52,12 +53,12 @@ fn accesses(load: &str) -> Vec<u32> {
         .collect()
 }
 
-/// What a run said.
+/// Results of a run.
 struct Run {
     loads: f64,
-    /// With those that came beside another.
+    /// Loaded pages, with the readahead beside faults.
     brought: f64,
-    rescues: f64,
+    reactivations: f64,
     ratio: f64,
     other: u64,
 }
@@ -79,7 +80,7 @@ fn run(list: &[u32], swap: &str) -> Run {
     Run {
         loads: finished.figure("loaded") as f64,
         brought: (finished.figure("loaded") + finished.figure("loaded_ahead")) as f64,
-        rescues: finished.figure("rescued") as f64,
+        reactivations: finished.figure("reactivated") as f64,
         ratio,
         other,
     }
@@ -113,7 +114,7 @@ impl Program for Follow {
     }
 }
 
-/// The same on the machine.
+/// Runs the list on the simulated machine.
 fn simulate(list: &[u32], swap: &str, of: &Run) -> Run {
     let limit = LIMIT / PAGE_SIZE as u64 - of.other;
     let spec = LiveSpec {
@@ -129,7 +130,7 @@ fn simulate(list: &[u32], swap: &str, of: &Run) -> Run {
     let costs = Costs::default();
     let device = || Device::new(&DeviceSpec::preset(Preset::Nvme));
     let out = Outflow::new(config.build().expect("a machine"), frames, Some(device()), &costs);
-    let tun = Evidence::Cooling.tunables();
+    let tun = Evidence::Standby.tunables();
     let mut mem = Mem::new(out, device(), tun.clone(), costs, 1);
     mem.add_memcg(u64::MAX);
     mem.live = Some(Box::new(Live::new(&spec, limit, tun)));
@@ -145,20 +146,20 @@ fn simulate(list: &[u32], swap: &str, of: &Run) -> Run {
     Run {
         loads: count("pswpin") as f64,
         brought: (loads.near + loads.far) as f64,
-        rescues: count("pgactivate") as f64,
+        reactivations: count("pgactivate") as f64,
         ..*of
     }
 }
 
-/// Loads of the default tiers, and of a file alone, for popular pages, none more popular than others, and passes over
-/// memory between them.
+/// Measures the loads with the default tiers and with a file alone. The accesses are popular pages,
+/// uniform pages, and passes over memory among popular pages.
 pub fn loads() {
     for (load, swap) in [("popular", "ram,file"), ("uniform", "file"), ("passes", "ram,file")] {
         let list = accesses(load);
         let run = run(&list, swap);
         let lab = simulate(&list, swap, &run);
         let off = |lab: f64, run: f64| 100.0 * (lab / run - 1.0);
-        // How many of a pass's pages a run asks for, and how many come before, depends on when kswapd makes room.
+        // The loads and the readahead of a pass depend on when kswapd makes room.
         let bound = if load == "passes" { "none" } else { "5 either way" };
         figure(
             &format!("{load}, {swap}: {:.0} loads, off by", run.loads),
@@ -168,8 +169,8 @@ pub fn loads() {
         );
         let what = format!("{load}, {swap}: {:.0} with those ahead, off by", run.brought);
         figure(&what, off(lab.brought, run.brought), "%", "5 either way");
-        let what = format!("{load}, {swap}: {:.0} rescues, off by", run.rescues);
-        figure(&what, off(lab.rescues, run.rescues), "%", "none");
+        let what = format!("{load}, {swap}: {:.0} reactivations, off by", run.reactivations);
+        figure(&what, off(lab.reactivations, run.reactivations), "%", "none");
         figure(&format!("{load}, {swap}: packed"), run.ratio, ": 1", "none");
     }
 }

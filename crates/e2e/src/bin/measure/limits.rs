@@ -1,4 +1,4 @@
-//! What a run waits for under its limit.
+//! Measures how long a run waits under its limit.
 
 use ebb_e2e::launch::Launch;
 use ebb_e2e::{MIB, build};
@@ -6,7 +6,7 @@ use ebb_e2e::{MIB, build};
 use crate::figure;
 use crate::watch::timed;
 
-/// 96 MiB that are filled once, and 8 that are used all the time, for 20 seconds.
+/// Fills 96 MiB once and uses 8 MiB all the time, for 20 seconds.
 const COLD: &str = "
 import mmap, time
 areas = [mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for mib in (96, 8)]
@@ -19,7 +19,8 @@ while time.time() < end:
         areas[1][at] = 1
 ";
 
-/// The limit goes down until the pressure is at its target: what is used is not waited for.
+/// Measures that the limit falls until the pressure is at its target. Threads must not wait for
+/// pages in use.
 pub fn pressure() {
     let launch = Launch::new("/usr/bin/python3").args(["-c", COLD]).limit(1024 * MIB);
     let outcome = launch.options("--pressure-target 5% --report json").run();
@@ -27,7 +28,7 @@ pub fn pressure() {
     figure("lost to waiting at a target of 5 %", lost * 100.0 / wall, "%", "25");
 }
 
-/// It and its pager get a three-hundredth of a busy CPU.
+/// Measures a program and its pager in the idle class. They get a three-hundredth of a busy CPU.
 pub fn idle() {
     let launch = Launch::new("chrt").args(["-i", "0"]).arg(build::ebb());
     let launch = launch.args(["run", "--memory-max", "16M", "--report-file", "/dev/null", "--"]);
@@ -35,7 +36,8 @@ pub fn idle() {
     figure("20 MiB in 16 in the idle class", wall_s, "s", "5");
 }
 
-/// A program goes through 96 MiB: with so much it would not thrash.
+/// Measures the size that the report names as enough. The program accesses 96 MiB in turn, and with
+/// that much it would not thrash.
 pub fn enough() {
     let launch = Launch::program("touch", "96 13").limit(16 * MIB);
     let options = "--swap file --report json --inject slow-read=1ms@n1";
@@ -43,7 +45,7 @@ pub fn enough() {
     figure("would be enough", enough, "MiB", "96 to 128");
 }
 
-/// Processes that want the pager to wait for ever: see harass.c.
+/// Measures processes that try to make the pager wait for ever: see harass.c.
 pub fn harassed() {
     for what in ["full", "drained", "others", "forged"] {
         let (wall_s, _) = timed(&Launch::program("harass", what).limit(24 * MIB));

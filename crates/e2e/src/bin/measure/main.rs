@@ -1,7 +1,7 @@
-//! Measurements of real programs under `ebb run`: `./test measure` runs them.
+//! Measures real programs under `ebb run`: `./test measure` runs the measurements.
 //!
-//! A measurement prints its figure and the bound that it is held to. It gates nothing: the figure depends on the host and on
-//! which process ran when.
+//! A measurement prints its figure and the bound for it. It fails no test, because the figure
+//! depends on the host and on the scheduling of processes.
 
 mod account;
 mod budget;
@@ -67,7 +67,7 @@ fn figure(what: &str, value: f64, unit: &str, bound: &str) {
     println!("    {what}: {value:.2} {unit} (bound: {bound})");
 }
 
-/// The number of this name in a text of JSON, the first.
+/// Returns the first number with this name in a JSON text.
 fn number(json: &str, name: &str) -> Option<f64> {
     let (_, rest) = json.split_once(&format!("\"{name}\":"))?;
     let is_of_one = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | 'e' | '+');

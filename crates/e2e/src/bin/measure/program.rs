@@ -1,5 +1,5 @@
-//! What a run does to a program: how long locks of its address space are held, how much is resident, how often pages are
-//! written, how long calls wait.
+//! Measures the effects of a run on a program: how long locks of its address space are held, how
+//! much is resident, how often pages are written, how long calls wait.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ fn mib(outcome: &Outcome) -> f64 {
     outcome.figure("peak_resident_bytes") as f64 / MIB as f64
 }
 
-/// Forks with much memory in many areas, and writes to what it shares.
+/// Forks with much memory in many areas, and writes to the shared pages.
 const FORKS: &str = "
 import mmap, os
 areas = [mmap.mmap(-1, 256 << 10, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(600)]
@@ -37,7 +37,7 @@ for turn in range(4):
 print('well')
 ";
 
-/// Fills much more than the limit again and again, and gives it back in one call.
+/// Fills much more than the limit repeatedly, and frees it in one call.
 const LARGE: &str = "
 import mmap
 for turn in range(6):
@@ -48,8 +48,9 @@ for turn in range(6):
 print('fine')
 ";
 
-/// The longest time that a thread runs while it holds the lock of an address space, which is the work of one hold, and
-/// that such a lock is held, which is what a fault can have to wait for: the rest is for a thread that is not run.
+/// Measures two longest times of an address-space lock. One is the running time of a thread inside
+/// a hold, which is the work of the hold. The other is the duration of the hold, for which a fault
+/// may have to wait. Their difference is time in which the holder is off the CPU.
 pub fn holds() {
     let python = |program: &str| Launch::new(PYTHON).args(["-c", program]);
     for (what, launch, limit) in [
@@ -78,7 +79,7 @@ for _ in range(100):
 print('forked')
 ";
 
-/// The most that is resident, by the report.
+/// Measures the peak of resident memory by the report.
 pub fn resident() {
     let mut peaks: Vec<f64> = (0..20)
         .map(|_| {
@@ -88,15 +89,17 @@ pub fn resident() {
         .collect();
     peaks.sort_unstable_by(f64::total_cmp);
     figure("areas that nobody announces, three quarters of runs", peaks[15], "MiB", "24");
-    // Counted twice while a fork was yet to be read, and for good if the last child before had just ended.
+    // Pages must not count twice: not before the pager reads the fork message, and not if the last
+    // child has just ended.
     let outcome = run(Launch::new(PYTHON).args(["-c", CHILDREN]), 48 * MIB);
     figure("children that share everything", mib(outcome.expect_line("forked")), "MiB", "48");
-    // Counted twice.
+    // Memory that a child borrows from its parent must not count twice.
     let outcome = run(Launch::program("process", "borrow 48"), SMALL);
     figure("a child that borrows memory", mib(outcome.expect_line("borrow: ok")), "MiB", "20");
 }
 
-/// Each of the relatives wrote its own copy of what was cool when they were forked.
+/// Measures the pages written by processes of a fork group. They must not each write a copy of the
+/// pages that were on standby at the fork.
 pub fn writes() {
     let pages = 48 * MIB / 4096;
     let outcome = run(Launch::program("process", "many 48 12"), SMALL);
@@ -105,8 +108,8 @@ pub fn writes() {
     figure("writes of a page that thirteen processes share", share, "times", "1.25");
 }
 
-/// A handler that gives advice within a fork took its own thread's fork for another's, and waited for it for five seconds;
-/// calls of threads that are held wait.
+/// Measures how long calls wait. A handler that gives advice within a fork must not wait five
+/// seconds for that fork as if another thread did it. Calls of frozen threads wait, too.
 pub fn waits() {
     let case = "advice-at-each-step 200 tell";
     let outcome = Launch::program("memory", case).limit(SMALL).run();
@@ -116,7 +119,7 @@ pub fn waits() {
     figure("advice in a handler at each step of a fork", ms, "ms", "4000");
     let outcome = run(Launch::program("waits", "3"), SMALL);
     outcome.expect_line("waits: ok");
-    let held = outcome.figure("brake_us") as f64 / 1000.0;
+    let held = outcome.figure("freezer_us") as f64 / 1000.0;
     figure("threads that outrun the limit are held", held, "ms", "100 at least");
 }
 
@@ -130,7 +133,8 @@ while time.time() < end:
         area[at] = (area[at] + 1) % 256
 "#;
 
-/// How soon figures come over HTTP beside 120 connections that mean no good, and what Ebb has itself then.
+/// Measures how soon figures come over HTTP beside 120 hostile connections, and Ebb's own memory at
+/// that time.
 pub fn metrics() {
     let launch = Launch::new(PYTHON).args(["-c", METERED]).limit(32 * MIB);
     let mut run = launch.options("--metrics 0").start();
@@ -161,7 +165,7 @@ pub fn metrics() {
     run.finish();
 }
 
-/// MiB in huge pages, of a program that asks for them.
+/// Measures the memory in huge pages, in MiB, of a program that asks for them.
 pub fn huge_pages() {
     for (what, limit, bounds) in [
         ("with room", Some(1024 * MIB), ["64", "32"]),

@@ -1,4 +1,4 @@
-//! How long programs wait for pages in a server.
+//! Measures how long programs wait for pages in a server.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use ebb_e2e::redis::Redis;
 
 use crate::{figure, number};
 
-/// Fills so many pages with noise, waits for a file, and goes through them.
+/// Fills 10,000 pages with random bytes, waits for a file, and reads the pages.
 const WAITS: &str = "
 import mmap, os, select, sys
 area = mmap.mmap(-1, 10000 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -20,7 +20,7 @@ while not os.path.exists(sys.argv[1]):
 os.write(1, b'%d\\n' % sum(area[n * 4096] for n in range(10000)))
 ";
 
-/// From being asked for to being there.
+/// Measures the time from the request for a page to its arrival.
 pub fn reads() {
     let server = Redis::start(&[]);
     let options = format!("--report json --swap {}", server.url());
@@ -39,7 +39,7 @@ pub fn reads() {
     );
 }
 
-/// One that stays away, of which it was said that it is waited for for three seconds.
+/// Measures the end of a run whose server stays away. The option permits a wait of three seconds.
 pub fn given_up() {
     let mut server = Redis::start(&[]);
     let folder = tempfile::TempDir::new().expect("a folder");

@@ -1,4 +1,4 @@
-//! How much stressors hold, and what is told of what they lock.
+//! Measures the memory of stressors, and the report of their locked memory.
 
 use ebb_e2e::MIB;
 use ebb_e2e::launch::Launch;
@@ -10,14 +10,16 @@ fn stressor(words: &str, limit: u64) -> Launch {
     Launch::new("stress-ng").args(words.split_whitespace()).arg("--verify").limit(limit)
 }
 
-/// Pages of zeros that are written to at the speed of the kernel while their area is taken on.
+/// Measures pages of zeros that are written at the kernel's speed while their area comes under
+/// management.
 pub fn taken_on() {
     let launch = stressor("--vm 1 --vm-bytes 64M --vm-method walk-0a --vm-ops 4", 32 * MIB);
     let most = (0..15).map(|_| watched(&launch).peak_bytes).max().unwrap_or(0);
     figure("the most of 15 runs in 32 MiB", most as f64 / MIB as f64, "MiB", "40");
 }
 
-/// All that is locked, which is 32 MiB, or what was found of it since the last look.
+/// Measures the reported locked memory. It is all of the 32 MiB, or the part found since the last
+/// check.
 pub fn locked() {
     let launch = stressor("--mmap 1 --mmap-bytes 32M --mmap-ops 2 --seed 1", 32 * MIB);
     let told = (0..5).map(|_| {
@@ -30,8 +32,8 @@ pub fn locked() {
     figure("the most that is told of what is locked, of 5 runs", most, "MiB", "31 to 33");
 }
 
-/// Shared memory that thirty-two processes fill at once, of half of the machine: what they hold
-/// until they are counted.
+/// Measures shared memory of half of the machine that thirty-two processes fill at once, until it
+/// is counted.
 pub fn shared() {
     let launch = stressor("--mmapfork 1 --mmapfork-ops 1", 128 * MIB).options("--report json");
     let peak = launch.run().figure("peak_resident_bytes");

@@ -1,23 +1,24 @@
-//! A run that is looked at while it goes on.
+//! Samples a run while it goes on.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ebb_e2e::launch::{Launch, Outcome};
 
-/// How often. A look takes milliseconds of a CPU that the run could use.
+/// Interval between samples. A sample takes milliseconds of a CPU that the run could use.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// A run that has ended, and the most bytes of anonymous memory that were seen.
+/// An ended run with its peaks of anonymous memory.
 pub struct Watched {
     pub outcome: Outcome,
-    /// Of the program's processes. They are read one after another: what goes from one to the next meanwhile counts twice.
+    /// Peak of the program's processes, in bytes. They are read one after another, so memory that
+    /// moves between them meanwhile counts twice.
     pub peak_bytes: u64,
-    /// Of Ebb's own.
+    /// Peak of Ebb's own processes, in bytes.
     pub own_bytes: u64,
 }
 
-/// Runs it to its end.
+/// Runs the launch to its end and samples it.
 pub fn watched(launch: &Launch) -> Watched {
     let mut run = launch.start();
     let (mut peak_bytes, mut own_bytes) = (0, 0);
@@ -30,7 +31,7 @@ pub fn watched(launch: &Launch) -> Watched {
     Watched { outcome: run.finish(), peak_bytes, own_bytes }
 }
 
-/// The same, without a look: the seconds that it takes.
+/// Runs the launch without sampling, and returns the seconds it takes.
 pub fn timed(launch: &Launch) -> (f64, Outcome) {
     let begun = Instant::now();
     let outcome = launch.run();

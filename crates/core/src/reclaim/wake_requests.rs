@@ -1,14 +1,15 @@
-//! Where requests for kswapd are left, and what is known of a node's trouble.
+//! Requests for kswapd, and the trouble flags of a node.
 //!
-//! Allocating tasks and kswapd meet only here. What is asked for is the largest order and the
-//! highest zone since kswapd last read, and "nobody asked" is a value of its own.
+//! Allocating tasks and kswapd meet only here. The request is the largest order and the highest
+//! zone since kswapd last read it. "No request" is a value of its own.
 //!
 //! Invariants
-//! * REQUEST-1: a request is recorded before it is looked at whether kswapd sleeps; kswapd says that it
-//!   lies down, and reads what was recorded, in one hold of the lock, before it looks whether it
-//!   may. So one of the two sees the other: no request is lost.
-//! * REQUEST-2: reading a request for a run puts "nobody asked" back.
-//! * REQUEST-3: flags are cleared by kswapd going to sleep, or, by the old policy, by whoever finds a zone fine.
+//! * REQUEST-1: a task records its request before it checks whether kswapd sleeps. kswapd notes its
+//!   sleep and reads the request in one hold of the lock, and only then checks whether it may
+//!   sleep. So one of the two sees the other, and no request is lost.
+//! * REQUEST-2: reading a request for a run resets it to "no request".
+//! * REQUEST-3: flags are cleared when kswapd goes to sleep or, by the old policy, by any task that
+//!   finds a zone in balance.
 //!
 //! Lock order: the lock is a leaf; [`Node`] is never called under it.
 
@@ -17,20 +18,20 @@ use crate::frame::Order;
 use crate::frame::sync::{AtomicU32, Mutex, Relaxed, lock};
 use crate::lru::Met;
 
-/// What reclaim has found out about a node since kswapd last slept.
+/// Facts that reclaim has found out about a node since kswapd last slept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// Dirty pages came to the old end faster than they are written.
+    /// Dirty pages come to the old end faster than they are written.
     pub const DIRTY: Self = Self(1);
-    /// Pages under write-out came round to the old end.
+    /// Pages under write-out have come round to the old end.
     pub const WRITEBACK: Self = Self(2);
-    /// All dirty pages met were under write-out already: those who allocate wait a moment.
+    /// All dirty pages met were under write-out already, so allocating tasks wait a moment.
     pub const CONGESTED: Self = Self(4);
 }
 
-/// How deep kswapd sleeps.
+/// How deeply kswapd sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sleep {
     Awake,
@@ -46,37 +47,38 @@ struct State {
     woken: bool,
 }
 
-/// What becomes of a request.
+/// Result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// It is recorded; kswapd is awake and will see it.
+    /// The request is recorded; kswapd is awake and will see it.
     Recorded,
-    /// kswapd's thread has to be woken.
+    /// The caller must wake kswapd's thread.
     Wake,
-    /// Memory is in balance for it, or the node is hopeless: kswapd sleeps on. A caller that cannot
-    /// reclaim is short of large blocks, not of memory.
+    /// Memory is in balance for the request, or the node is hopeless: kswapd sleeps on. A caller
+    /// that cannot reclaim is short of large blocks, not of memory.
     LetSleep,
 }
 
-/// The desk of one node.
+/// The wake requests of one node.
 #[derive(Debug)]
-pub struct Desk {
+pub struct WakeRequests {
     state: Mutex<State>,
-    /// Runs without progress in a row. Relaxed: a count nothing else hangs on.
+    /// Number of runs without progress in a row. Relaxed, because nothing else depends on the
+    /// count.
     failures: AtomicU32,
-    /// Relaxed: hints, read again and again.
+    /// Trouble flags. Relaxed, because they are hints and read repeatedly.
     flags: AtomicU32,
     clears: AtomicU32,
 }
 
-impl Default for Desk {
+impl Default for WakeRequests {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Desk {
-    /// Nobody asked; kswapd is awake and on its way to bed.
+impl WakeRequests {
+    /// Creates an empty request, with kswapd awake and about to sleep.
     #[must_use]
     pub fn new() -> Self {
         let state = State { order: 0, highest: None, sleep: Sleep::Awake, woken: false };
@@ -88,7 +90,7 @@ impl Desk {
         }
     }
 
-    /// Somebody wants `order` from class `highest` or below and found too little.
+    /// Asks for `order` from class `highest` or below, because a task found too little memory.
     pub fn ask(&self, node: &dyn Node, policy: Policy, order: Order, highest: usize) -> Asked {
         {
             let mut s = lock(&self.state);
@@ -111,7 +113,7 @@ impl Desk {
         Asked::Wake
     }
 
-    /// Wakes kswapd if it sleeps, without a look at the balance, and changes what is asked for.
+    /// Wakes kswapd if it sleeps, without a look at the balance, and changes the requested zone.
     pub(super) fn ask_lower(&self, highest: impl Fn(Option<usize>) -> Option<usize>) -> Asked {
         let mut s = lock(&self.state);
         if s.sleep == Sleep::Awake || s.woken {
@@ -122,7 +124,8 @@ impl Desk {
         Asked::Wake
     }
 
-    /// The one predicate; the old policy forgets flags whenever it is true.
+    /// Returns whether the node is in balance. By the old policy a true result also clears the
+    /// flags.
     pub(super) fn balanced(
         &self,
         node: &dyn Node,
@@ -130,7 +133,7 @@ impl Desk {
         order: Order,
         highest: usize,
     ) -> bool {
-        // What is true of some zone was, until the third fix, true of none where there is none.
+        // Before the third fix, "some zone is in balance" was false if there was no zone.
         let there = policy.sleep == SleepCheck::Any || node.has_zone(highest);
         let balanced = there && node.balanced(order, highest);
         if balanced && policy.clear == FlagClear::Check {
@@ -139,8 +142,8 @@ impl Desk {
         balanced
     }
 
-    /// Whether kswapd may sleep, judged for `order` and `highest`. Clears the flags if so; by the old
-    /// policy the look at a zone does, so nothing is forgotten where there is no zone to look at.
+    /// Returns whether kswapd may sleep, judged for `order` and `highest`. Clears the flags if so.
+    /// By the old policy the check of a zone clears them, so they stay if there is no zone.
     pub(super) fn may_sleep(
         &self,
         node: &dyn Node,
@@ -164,7 +167,8 @@ impl Desk {
         fine
     }
 
-    /// kswapd lies down and reads what was asked meanwhile, without taking it. False: it was woken.
+    /// Notes that kswapd sleeps, and returns the present request without taking it. Returns `None`
+    /// if kswapd was woken.
     pub(super) fn lie_down(&self, depth: Sleep) -> Option<(Option<usize>, Order)> {
         let mut s = lock(&self.state);
         if depth == Sleep::Nap {
@@ -176,69 +180,69 @@ impl Desk {
         Some((s.highest, order_of(s.order)))
     }
 
-    /// Whether somebody woke it since it lay down.
+    /// Returns whether a task has woken kswapd since it went to sleep.
     #[must_use]
     pub fn woken(&self) -> bool {
         lock(&self.state).woken
     }
 
-    /// kswapd is up: it needs no waking, and what is asked is left for it to read.
+    /// Notes that kswapd is awake and needs no waking. The request stays for it to read.
     pub(super) fn get_up(&self) {
         let mut s = lock(&self.state);
         s.sleep = Sleep::Awake;
         s.woken = false;
     }
 
-    /// What is asked, left where it is.
+    /// Returns the request and leaves it recorded.
     pub(super) fn look(&self) -> (Option<usize>, Order) {
         let s = lock(&self.state);
         (s.highest, order_of(s.order))
     }
 
-    /// What is asked, taken: nobody asks from now on.
+    /// Takes the request: from now on there is none.
     pub(super) fn take(&self) -> (Option<usize>, Order) {
         let mut s = lock(&self.state);
         let order = order_of(std::mem::take(&mut s.order));
         (s.highest.take(), order)
     }
 
-    /// Puts back what an interrupted sleep was judged for.
+    /// Puts back the request for which an interrupted sleep was judged.
     pub(super) fn put_back(&self, order: Order, highest: impl Fn(Option<usize>) -> usize) {
         let mut s = lock(&self.state);
         s.highest = Some(highest(s.highest));
         s.order = s.order.max(order.get());
     }
 
-    /// Somebody freed something: the node is not hopeless.
+    /// Records that a task freed pages, so the node is not hopeless.
     pub fn progress(&self) {
         if self.failures.load(Relaxed) > 0 {
             self.failures.store(0, Relaxed);
         }
     }
 
-    /// A run came to nothing.
+    /// Records a run without progress.
     pub(super) fn failed(&self) {
         self.failures.fetch_add(1, Relaxed);
     }
 
-    /// Whether run after run came to nothing.
+    /// Returns whether the last runs all made no progress.
     #[must_use]
     pub fn hopeless(&self) -> bool {
         self.failures.load(Relaxed) >= FAILURES_MAX
     }
 
-    /// Notes a trouble.
+    /// Sets a trouble flag.
     pub fn set_flag(&self, flag: Flags) {
         self.flags.fetch_or(flag.0, Relaxed);
     }
 
-    /// Whether a trouble was noted and kswapd has not slept since.
+    /// Returns whether a trouble flag was set and kswapd has not slept since.
     #[must_use]
     pub fn has_flag(&self, flag: Flags) -> bool {
         self.flags.load(Relaxed) & flag.0 != 0
     }
 
-    /// Draws conclusions from what a pass over classic lists, or a batch of one, met.
+    /// Sets flags from the pages that a pass over classic lists, or a batch of one, met.
     pub fn note(&self, met: &Met) {
         if met.writeback > 0 && met.writeback == met.taken {
             self.set_flag(Flags::WRITEBACK);
@@ -257,7 +261,7 @@ impl Desk {
         }
     }
 
-    /// How often flags that were set have been cleared.
+    /// Returns how often set flags have been cleared.
     #[must_use]
     pub fn flag_clears(&self) -> u32 {
         self.clears.load(Relaxed)

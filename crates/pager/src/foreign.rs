@@ -1,18 +1,23 @@
-//! Processes of the tree without an agent: static or setuid programs, and forked children that have yet
-//! to greet. What they hold counts, and cannot be stored.
+//! Foreign processes: processes of the tree without an agent. These are static or setuid programs,
+//! and starting children. Their pages count towards the budget, and cannot be stored.
 //!
-//! * FOREIGN-1: what a stranger shares counts at its parent, as long as that one is of the tree: it may be a child
-//!   whose fork is still to be read, which takes long on a busy machine. Censuses look anew. Orphans
-//!   count by their share.
-//! * FOREIGN-2: one that has joined since the last census is none. Others may be forked children that nobody could tell:
-//!   which is which is not known, so what is known of all these children and what all those processes hold is
-//!   compared, and the larger counts, once.
-//! * FOREIGN-3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
-//!   could bring the agent, else when it has had time. One that is stopped, or waits for memory or a disk, has none.
-//! * FOREIGN-4: a program without a loader that can be given the agent all the same is given it as soon as it is met, before
-//!   anything is told, or as soon as others have been given it. And again before it is told of: it may have been another
-//!   program when it was met, or about to become one. So is a child that such a program has forked, which no hook has join.
-//!   One that is stopped or traced is given it when it is neither any more.
+//! * FOREIGN-1: Pages that a foreign process shares count at its parent while the parent is in the
+//!   tree. The process may be a child whose fork message is not read yet, which takes long on a
+//!   busy machine. Censuses measure anew. Orphans count by their share.
+//! * FOREIGN-2: A process that has joined since the last census is not foreign. Others may be
+//!   unidentified forked children. The pager does not know which process is which child. It
+//!   compares the known pages of all these children with the pages of all those processes. The
+//!   larger number counts, once.
+//! * FOREIGN-3: A process is reported as soon as it is clear that it will never join. A program
+//!   without a loader that could bring the agent is reported at once. Any other is reported when it
+//!   has had time to join. A process that is stopped, or waits for memory or a disk, has had no
+//!   such time.
+//! * FOREIGN-4: A program without a loader that can still take the agent gets it as soon as a
+//!   census finds it, before any report. If too many attempts are under way, it gets the agent when
+//!   others have it. There is another attempt before the report, because the process may have
+//!   executed another program, or was about to. A forked child of such a program gets the agent,
+//!   too, because no hook makes it join. A stopped or traced process gets it when it is neither any
+//!   more.
 
 use crate::inject::{self, Attempt};
 use crate::mm::Mm;
@@ -31,54 +36,59 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How many censuses must find a process without an agent before it counts as one that stays so: those that come at the usual
-/// pace. Where memory is short there are more, within milliseconds, which give nobody time to join.
+/// Censuses that must find a process without an agent before it counts as one that will never join.
+/// Only censuses at the usual pace count. Where memory is short there are more within milliseconds,
+/// which leave no time to join.
 const SIGHTINGS: u32 = 25;
-/// The same where its program takes none: one may have met it in the middle of an exec.
+/// Censuses needed for a static program: the first may have found the process in the middle of an
+/// exec.
 const SIGHTINGS_STATIC: u32 = 1;
-/// So many where the pager owes somebody an answer: on a busy machine it serves a dozen forked children in a second.
+/// Censuses needed while a candidate waits for the pager. On a busy machine the pager serves a
+/// dozen forked children a second.
 const SIGHTINGS_OWED: u32 = 300;
-/// The CPU time by which one that always runs has had its chance.
+/// CPU time after which a thread that always runs has had its chance to join.
 const CHANCE: Duration = Duration::from_millis(50);
-/// How often the agent is tried to be put into one.
+/// Limit of the attempts to put the agent into a process.
 const ATTEMPTS: u32 = 2;
-/// How long what strangers hold is measured at once, but for the last of them.
+/// Time limit of one round of measuring foreign processes. The last of them may exceed it.
 const MEASURED_FOR: Duration = Duration::from_millis(20);
-/// How many pages that count elsewhere are not worth another walk of the page tables.
+/// Number of pages counted elsewhere up to which another walk of the page tables is not worth its
+/// cost.
 const FEW: u64 = 64;
 
-/// All of them.
-pub struct Strangers {
-    /// By process number.
-    known: HashMap<u32, Stranger>,
-    /// When what some of them hold is measured again: all of that takes at most a quarter of the time.
+/// All foreign processes.
+pub struct ForeignProcesses {
+    /// The processes, by process number.
+    known: HashMap<u32, ForeignProcess>,
+    /// Time of the next round of measuring. Rounds take at most a quarter of the time.
     due: Instant,
 }
 
-struct Stranger {
+struct ForeignProcess {
     statm: Statm,
-    /// Censuses that found it, after the first, and when the next of them counts.
+    /// Censuses that counted, after the first, and the time from which the next one counts.
     sightings: u32,
     next: Moment,
-    /// Those in which it could have gone on to join, and what the CPUs have given it since the last.
+    /// Censuses in which the process could make progress towards joining, and its CPU time since
+    /// the last.
     chances: u32,
     watch: Watch,
-    /// How many attempts to give the agent to others had ended when it was last looked at.
+    /// Number of ended attempts to give the agent to any process, at the last look.
     ended: u64,
-    /// Pages of it that count elsewhere, by the last look.
+    /// Pages of this process that count elsewhere, at the last look.
     elsewhere: u64,
-    /// That could not be measured.
+    /// Whether those pages could not be measured.
     unseen: bool,
-    /// It will never join, for this reason.
+    /// Reason why the process will never join, if known.
     kind: Option<Kind>,
-    /// Whether the agent is on its way into it (FOREIGN-4).
+    /// Progress of putting the agent into the process (FOREIGN-4).
     injection: Attempt,
     attempts: u32,
-    /// When that was.
+    /// Time of the last measurement.
     looked: Instant,
 }
 
-impl Stranger {
+impl ForeignProcess {
     fn open(pid: u32, clock: &Clock) -> Option<Self> {
         Some(Self {
             statm: Statm::open(pid).ok()?,
@@ -96,17 +106,18 @@ impl Stranger {
         })
     }
 
-    /// Measures what of it counts elsewhere.
+    /// Measures how many pages of the process count elsewhere.
     fn look(&mut self, clock: &Clock, pid: u32, has_parent: bool) {
         let own = seam::own_pages(pid, has_parent);
         self.unseen = own.is_err();
-        // Where that may not be seen, all of it.
+        // If they may not be seen, all pages are taken for its own.
         let own = own.unwrap_or(u64::MAX);
         self.elsewhere = self.statm.anonymous_pages().unwrap_or(0).saturating_sub(own);
         self.looked = clock.now();
     }
 
-    /// A census finds it again; whether that counts. It does not while others are given the agent and want a CPU.
+    /// Records that a census finds the process again, and returns whether that counts. It does not
+    /// while processes that are given the agent wait for a CPU.
     fn is_seen(&mut self, now: Moment, kept_waiting: bool) -> bool {
         let counts = now >= self.next && !kept_waiting;
         if counts {
@@ -116,7 +127,7 @@ impl Stranger {
         counts
     }
 
-    /// Finds out whether it will never join, in a census that counts or not.
+    /// Finds out whether the process will never join. `counts` says whether this census counts.
     fn judge(&mut self, pager: &Pager, pid: u32, counts: bool) {
         let has_ended =
             matches!(&self.injection, Attempt::Begun(injection) if injection.is_finished());
@@ -125,7 +136,7 @@ impl Stranger {
         {
             match injection.join() {
                 Ok(Ok(())) => return,
-                // The brake has come before it.
+                // The freezer traced the process first.
                 Ok(Err(error)) if error.kind() == ErrorKind::PermissionDenied => {
                     self.injection = Attempt::Later;
                 }
@@ -134,20 +145,20 @@ impl Stranger {
         }
         if matches!(self.injection, Attempt::Later) {
             if std::mem::replace(&mut self.ended, inject::ended()) != self.ended {
-                // Its turn comes nearer.
+                // The turn of this process comes nearer.
                 self.sightings = 0;
             }
             self.inject(pager, pid);
         }
-        // To join takes memory, and nobody is to while the run is given back.
-        let waits = pager.starving.load(Relaxed) > 0 || pager.detach.is_on();
-        // Which of them asks the pager knows when it serves it.
+        // To join takes memory, and no process is to join while the run is given back.
+        let waits = pager.memory_stalled.load(Relaxed) > 0 || pager.detach.is_on();
+        // The pager learns which process a candidate is only when it serves the candidate.
         let owed = pager.candidates.are_owed() && self.sightings < SIGHTINGS_OWED;
         let stands = || matches!(proc::state(pid), Some('T' | 't' | 'D'));
         if !counts || waits || owed || self.comes() || stands() {
             return;
         }
-        // So has one that is to get a CPU first.
+        // A process that waits for a CPU has had no chance either.
         if self.watch.waited(CHANCE).is_none() {
             return;
         }
@@ -167,7 +178,7 @@ impl Stranger {
         let folder = pager.config.socket.parent();
         self.kind = match proc::areas(pid) {
             Ok(areas) => kind(&areas, folder, self.chances),
-            // Another user's.
+            // The process is another user's.
             Err(_) => (self.chances >= SIGHTINGS).then_some(Kind::NoAgent),
         };
         if let Some(kind) = self.kind {
@@ -175,11 +186,11 @@ impl Stranger {
         }
     }
 
-    /// Whether an agent may still come.
+    /// Returns whether an agent may still come.
     fn comes(&self) -> bool {
         match self.injection {
             Attempt::Begun(_) => true,
-            // Those that are given it now may never stand.
+            // The processes under way now may never stop.
             Attempt::Later => self.sightings < SIGHTINGS,
             Attempt::No => false,
         }
@@ -198,16 +209,16 @@ impl Stranger {
     }
 }
 
-impl Strangers {
-    /// None yet.
+impl ForeignProcesses {
+    /// Creates an empty list.
     pub fn new(now: Instant) -> Self {
         Self { known: HashMap::new(), due: now }
     }
 
-    /// Takes note of the processes of the tree that are not `mms`.
+    /// Takes a census: lists the processes of the tree that are not among `mms`.
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
         if pager.is_attaching() {
-            // It is traced for that, by who puts the agent into it, and by nobody else.
+            // Only the thread that puts the agent into the attached process may trace it.
             return;
         }
         let kept_waiting = inject::is_kept_waiting();
@@ -222,24 +233,24 @@ impl Strangers {
             let lenders = || mms.iter().map(|mm| mm.pid()).filter(|&other| other != pid);
             let parent = proc::parent(pid).unwrap_or(0);
             let has_parent = there.contains(&parent) || known(&parent);
-            if let Some(stranger) = self.known.get_mut(&pid) {
-                if stranger.elsewhere > FEW {
-                    old.push((stranger.looked, pid, has_parent));
+            if let Some(process) = self.known.get_mut(&pid) {
+                if process.elsewhere > FEW {
+                    old.push((process.looked, pid, has_parent));
                 }
-                let counts = stranger.is_seen(pager.clock.moment(), kept_waiting);
-                stranger.judge(pager, pid, counts);
+                let counts = process.is_seen(pager.clock.moment(), kept_waiting);
+                process.judge(pager, pid, counts);
             } else if lenders().any(|lender| process::shares_memory(lender, pid)) {
-                // Between vfork and exec: it is counted where it borrows.
-            } else if let Some(mut stranger) = Stranger::open(pid, &pager.clock) {
-                stranger.look(&pager.clock, pid, has_parent);
-                stranger.inject(pager, pid);
-                self.known.insert(pid, stranger);
+                // A process between vfork and exec counts where it borrows its memory.
+            } else if let Some(mut process) = ForeignProcess::open(pid, &pager.clock) {
+                process.look(&pager.clock, pid, has_parent);
+                process.inject(pager, pid);
+                self.known.insert(pid, process);
             }
         }
         self.measure(&pager.clock, old);
     }
 
-    /// Measures again what these hold, those first that were measured longest ago, once that is due.
+    /// Measures processes again if a round is due, the one measured longest ago first.
     fn measure(&mut self, clock: &Clock, mut old: Vec<(Instant, u32, bool)>) {
         let began = clock.now();
         if began < self.due {
@@ -247,8 +258,8 @@ impl Strangers {
         }
         old.sort_unstable();
         for (_, pid, has_parent) in old {
-            if let Some(stranger) = self.known.get_mut(&pid) {
-                stranger.look(clock, pid, has_parent);
+            if let Some(process) = self.known.get_mut(&pid) {
+                process.look(clock, pid, has_parent);
             }
             if clock.now() - began > MEASURED_FOR {
                 break;
@@ -258,36 +269,37 @@ impl Strangers {
         self.due = began + took * 4;
     }
 
-    /// Pages that they hold, and the forked children that nobody could tell, of which `families` know (FOREIGN-2).
-    pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>], families: &sharing::Held) -> u64 {
-        let infants = mms.iter().any(|mm| mm.is_infant());
+    /// Returns the number of pages of foreign processes and of unidentified forked children.
+    /// `fork_groups` knows the latter (FOREIGN-2).
+    pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>], fork_groups: &sharing::Holdings) -> u64 {
+        let starting = mms.iter().any(|mm| mm.is_starting());
         let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
-        let mut held = Held::default();
-        for (_, stranger) in self.known.iter().filter(|(pid, _)| !joined(pid)) {
-            // Of a child with all of its parent's pages, by now, nothing may be its own.
-            if infants && stranger.unseen && stranger.sightings < SIGHTINGS {
+        let mut held = ForeignPages::default();
+        for (_, process) in self.known.iter().filter(|(pid, _)| !joined(pid)) {
+            // A child with all of its parent's pages may have none of its own.
+            if starting && process.unseen && process.sightings < SIGHTINGS {
                 held.passed_over = true;
                 continue;
             }
-            held.add(stranger.kind, stranger.pages());
+            held.add(process.kind, process.pages());
         }
         held.of_kind.iter().for_each(|(&kind, &pages)| pager.unmanaged.hold(kind, pages));
-        held.with(families.untold, families.bound)
+        held.with(fork_groups.unidentified, fork_groups.bound)
     }
 }
 
-/// What strangers hold, in pages.
+/// Memory of foreign processes, in pages.
 #[derive(Default)]
-struct Held {
+struct ForeignPages {
     of_kind: BTreeMap<Kind, u64>,
-    /// Of those that may be forked children.
+    /// Pages of processes that may be forked children.
     of_children: u64,
     of_others: u64,
-    /// One of the former is not among them.
+    /// Whether a process that may be a forked child is left out.
     passed_over: bool,
 }
 
-impl Held {
+impl ForeignPages {
     fn add(&mut self, kind: Option<Kind>, pages: u64) {
         match kind {
             Some(Kind::StaticProgram) => self.of_others += pages,
@@ -298,10 +310,11 @@ impl Held {
         }
     }
 
-    /// All of it, with the children of whom so much is known, and so much more is bound to be.
+    /// Returns the sum. `known` are the pages known of unidentified children, and `bound` the pages
+    /// that the bound adds to them.
     fn with(&self, known: u64, bound: u64) -> u64 {
         let of_children = match self.passed_over {
-            // It may be the child that has that.
+            // The process left out may be the child with those pages.
             true => self.of_children.max(known) + bound,
             false => self.of_children.max(known + bound),
         };
@@ -309,14 +322,14 @@ impl Held {
     }
 }
 
-/// Why a process with these areas will never join, if that is so; `folder` is where the agent lies.
+/// Returns why a process with these areas will never join, or None. `folder` is the agent's folder.
 fn kind(areas: &[Area], folder: Option<&Path>, chances: u32) -> Option<Kind> {
     let files = || areas.iter().filter(|area| area.inode != 0).map(|area| Path::new(&area.name));
     let is_loader = |file: &Path| {
         file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld"))
     };
     let is_agent = |file: &Path| folder.is_some_and(|folder| file.starts_with(folder));
-    // With the agent it is about to join.
+    // A process with the agent is about to join.
     if files().next().is_some() && !files().any(is_loader) && !files().any(is_agent) {
         return Some(Kind::StaticProgram);
     }
@@ -341,56 +354,60 @@ mod tests {
         names.iter().map(area).collect()
     }
 
-    /// INJECT-5 of `inject.rs`: where those that have the places keep them for ever, who waits for one is told of all the same.
+    /// INJECT-5 of `inject.rs`: if the processes under way never finish, a process that waits for
+    /// its turn is reported nevertheless.
     #[test]
     fn who_waits_for_a_place_in_vain_is_told_of() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let mut stranger = Stranger::open(child.id(), &Clock::simulated()).expect("it is there");
-        assert!(!stranger.comes());
-        stranger.injection = Attempt::Later;
-        assert!(stranger.comes());
-        stranger.sightings = SIGHTINGS;
-        assert!(!stranger.comes());
+        let mut process =
+            ForeignProcess::open(child.id(), &Clock::simulated()).expect("it is there");
+        assert!(!process.comes());
+        process.injection = Attempt::Later;
+        assert!(process.comes());
+        process.sightings = SIGHTINGS;
+        assert!(!process.comes());
         child.kill().expect("it runs");
         child.wait().expect("it was a child");
     }
 
-    /// A busy machine's monitor met it before it had been traced, traced it as well, and `ebb attach` failed with EPERM.
+    /// The monitor leaves the process of `ebb attach` alone. On a busy machine it found that
+    /// process first and traced it, and `ebb attach` failed with EPERM.
     #[test]
     fn who_is_being_attached_to_is_no_stranger() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let mut pager = crate::quiet::pager();
         pager.config.attached = true;
-        let mut strangers = Strangers::new(pager.clock.now());
-        strangers.count(&pager, &[child.id()], &[]);
-        assert!(strangers.known.is_empty());
+        let mut foreign = ForeignProcesses::new(pager.clock.now());
+        foreign.count(&pager, &[child.id()], &[]);
+        assert!(foreign.known.is_empty());
         pager.program.store(child.id(), Relaxed);
-        strangers.count(&pager, &[child.id()], &[]);
-        assert!(strangers.known.contains_key(&child.id()));
+        foreign.count(&pager, &[child.id()], &[]);
+        assert!(foreign.known.contains_key(&child.id()));
         child.kill().expect("it runs");
         child.wait().expect("it was a child");
     }
 
-    /// Forty shells that forked at once on a busy machine were told of as taking no agent, within thirty milliseconds.
+    /// Censuses in quick succession count once. On a busy machine forty shells that forked at once
+    /// were reported as taking no agent within thirty milliseconds.
     #[test]
     fn censuses_in_a_row_are_one() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let clock = Clock::simulated();
         let began = clock.moment();
-        let mut stranger = Stranger::open(child.id(), &clock).expect("it is there");
+        let mut process = ForeignProcess::open(child.id(), &clock).expect("it is there");
         let at = |ms: u32| began.after(CENSUS * ms / 100);
-        let seen = (0..1000u32).filter(|&ms| stranger.is_seen(at(ms), false));
+        let seen = (0..1000u32).filter(|&ms| process.is_seen(at(ms), false));
         assert_eq!(seen.count(), 9);
-        assert_eq!(stranger.sightings, 9);
-        assert!(!stranger.is_seen(at(2000), true), "others want a CPU");
+        assert_eq!(process.sightings, 9);
+        assert!(!process.is_seen(at(2000), true), "others want a CPU");
         child.kill().expect("it runs");
         child.wait().expect("it was a child");
     }
 
-    /// A child that nobody could tell was counted as an address space, and again as a process.
+    /// An unidentified child counts either as an address space or as a process, not as both.
     #[test]
     fn a_child_that_nobody_could_tell_counts_once() {
-        let mut held = Held::default();
+        let mut held = ForeignPages::default();
         assert_eq!(held.with(700, 0), 700, "no census has found it yet");
         held.add(None, 690);
         held.add(Some(Kind::StaticProgram), 50);

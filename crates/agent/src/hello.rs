@@ -1,13 +1,13 @@
-//! What the agent's thread does before it serves: it reaches the pager, greets, and gets the memory that both
-//! share.
+//! Connects the agent's thread to the pager before it serves: it says hello and maps the shared
+//! memory.
 //!
-//! A new program connects to the socket that its environment names. A forked child may not be able to: it may have
-//! another user by then, another root, other namespaces. It needs none of that: it makes a pair of sockets, and
-//! the pager, told by a call through the memory that the child was forked with, takes one end out of this
-//! thread's descriptor table.
+//! A new program connects to the socket that its environment names. A forked child may be unable to
+//! connect: it may already have another user, another root or other namespaces. It therefore makes
+//! a pair of sockets, and asks the pager by a call through the memory that it inherited. The pager
+//! then takes one end out of this thread's descriptor table.
 
 use crate::calls::ask;
-use crate::protocol::{ASK_JOIN, Answer, GREET_FORKED, Greeting, MAGIC, Shared, VERSION};
+use crate::protocol::{ASK_JOIN, Answer, HELLO_FORKED, Hello, MAGIC, Shared, VERSION};
 use crate::state::{AGENT, PATH_MAX};
 use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -28,23 +28,24 @@ const ENOMEM: u32 = 12;
 const EPIPE: u32 = 32;
 const ETIMEDOUT: u32 = 110;
 
-/// How often it is looked whether the pager accepts, and whether it answers, and how long each time. A host that stops makes
-/// one look of it. A pager that ends closes the connection, which is no matter of time.
+/// Time of one wait for the pager to accept or to answer, and the largest numbers of waits. Time
+/// during which the host is suspended counts as one wait. If the pager ends, its connection closes,
+/// and the wait ends at once.
 const LOOK: Timespec = Timespec { seconds: 1, nanoseconds: 0 };
 const LOOKS_TO_ACCEPT: u32 = 30;
 const LOOKS_TO_ANSWER: u32 = 300;
 const FOR_EVER: Timespec = Timespec { seconds: 0, nanoseconds: 0 };
 
-/// What a thread that serves needs.
+/// Everything that a serving agent's thread needs.
 pub struct Line {
     pub shared: &'static Shared,
     pub socket: usize,
     pub uffd: usize,
 }
 
-/// Joins the pager; an errno if that cannot be.
-pub fn greet(kind: u32) -> Result<Line, u32> {
-    let forked = kind == GREET_FORKED;
+/// Joins the pager. Returns an errno on failure.
+pub fn hello(kind: u32) -> Result<Line, u32> {
+    let forked = kind == HELLO_FORKED;
     let socket = if forked { be_fetched().or_else(|_| connect())? } else { connect()? };
     let own = if forked {
         None
@@ -52,7 +53,7 @@ pub fn greet(kind: u32) -> Result<Line, u32> {
         make_pool()?;
         Some(make_uffd()?)
     };
-    let greeting = Greeting {
+    let hello = Hello {
         magic: MAGIC,
         version: VERSION,
         kind,
@@ -61,8 +62,9 @@ pub fn greet(kind: u32) -> Result<Line, u32> {
         pool_len: AGENT.pool_len.load(Relaxed),
     };
     set_patience(socket, SO_RCVTIMEO, &LOOK);
-    send(socket, &greeting, own)?;
-    // What comes after those ends this process with the pager, for as long as this thread has it open.
+    send(socket, &hello, own)?;
+    // From here on this process ends with the pager, for as long as this thread keeps the
+    // descriptors open.
     let [memory, given] = receive(socket)?;
     set_patience(socket, SO_RCVTIMEO, &FOR_EVER);
     let shared = map_shared(memory.ok_or(EPIPE)?)?;
@@ -70,17 +72,17 @@ pub fn greet(kind: u32) -> Result<Line, u32> {
     Ok(Line { shared, socket, uffd })
 }
 
-/// A socket whose other end the pager has taken.
+/// Makes a pair of sockets and has the pager take one end. Returns the other end.
 fn be_fetched() -> Result<usize, u32> {
     let mut ends = [0i32; 2];
     let at = ends.as_mut_ptr() as usize;
     // SAFETY: room for two descriptors.
     check(unsafe { call(syscall::SOCKETPAIR, [AF_UNIX, SEQPACKET_CLOEXEC, 0, at, 0, 0]) })?;
     let [own, theirs] = ends.map(|end| end as usize);
-    // SAFETY: takes nothing.
+    // SAFETY: GETTID takes no argument.
     let thread = unsafe { call(syscall::GETTID, [0; 6]) } as u64;
     let table = AGENT.table.load(Acquire);
-    // SAFETY: the ancestor's table, mapped until this process has its own.
+    // SAFETY: the ancestor's table stays mapped until this process has its own.
     match ask(unsafe { &*table }, ASK_JOIN, [thread, theirs as u64]) {
         Some(0) => {
             close(theirs);
@@ -91,7 +93,8 @@ fn be_fetched() -> Result<usize, u32> {
             close(own);
             Err(reason)
         }
-        // The pager may come for it yet, and must not find another connection under that number.
+        // The other end stays open, because the pager may still fetch it and must not find another
+        // connection under that number.
         None => {
             close(own);
             Err(ETIMEDOUT)
@@ -99,7 +102,7 @@ fn be_fetched() -> Result<usize, u32> {
     }
 }
 
-/// A connection to who listens at the path of the environment, if that is the pager.
+/// Connects to the socket path of the environment, and checks that the pager listens there.
 fn connect() -> Result<usize, u32> {
     let mut address = [0u8; 2 + PATH_MAX + 8];
     address[0] = AF_UNIX as u8;
@@ -111,10 +114,10 @@ fn connect() -> Result<usize, u32> {
     }
     // SAFETY: integers only.
     let socket = check(unsafe { call(syscall::SOCKET, [AF_UNIX, SEQPACKET_CLOEXEC, 0, 0, 0, 0]) })?;
-    // Somebody else's full queue must not hold up the program.
+    // A full queue of a foreign listener must not block the program.
     set_patience(socket, SO_SNDTIMEO, &LOOK);
     let len = 2 + AGENT.path_len.load(Relaxed) + 1;
-    // SAFETY: the address outlives the call, its length is within it.
+    // SAFETY: the address outlives the call, and the length is within it.
     let connect =
         || unsafe { call(syscall::CONNECT, [socket, address.as_ptr() as usize, len, 0, 0, 0]) };
     let mut looks = 1..LOOKS_TO_ACCEPT;
@@ -134,14 +137,15 @@ fn connect() -> Result<usize, u32> {
     }
 }
 
-/// Who listens gets this process's memory into his hands: root may, and the user it belongs to.
+/// Checks that the listener is root or this process's user, because the listener gets access to
+/// this process's memory.
 fn check_peer(socket: usize) -> Result<(), u32> {
     let mut peer = [0u32; 3];
     let mut len = size_of_val(&peer) as u32;
     let (at, len) = (peer.as_mut_ptr() as usize, &raw mut len as usize);
     // SAFETY: room for the three words of a ucred, and for their length.
     check(unsafe { call(syscall::GETSOCKOPT, [socket, SOL_SOCKET, SO_PEERCRED, at, len, 0]) })?;
-    // SAFETY: takes nothing.
+    // SAFETY: GETUID takes no argument.
     let own = unsafe { call(syscall::GETUID, [0; 6]) } as u32;
     let [_, user, _] = peer;
     if user == 0 || user == own { Ok(()) } else { Err(EACCES) }
@@ -149,7 +153,7 @@ fn check_peer(socket: usize) -> Result<(), u32> {
 
 fn set_patience(socket: usize, which: usize, limit: &Timespec) {
     let (at, len) = (core::ptr::from_ref(limit) as usize, size_of::<Timespec>());
-    // A `timeval` is a `timespec` with a thousandth of the nanoseconds, which are none.
+    // A zero or whole-second `timespec` has the bytes of the equal `timeval`.
     // SAFETY: the value outlives the call.
     unsafe { call(syscall::SETSOCKOPT, [socket, SOL_SOCKET, which, at, len, 0]) };
 }
@@ -157,11 +161,12 @@ fn set_patience(socket: usize, which: usize, limit: &Timespec) {
 fn map_shared(memory: usize) -> Result<&'static Shared, u32> {
     let len = size_of::<Shared>().next_multiple_of(4096);
     // READ | WRITE, SHARED
-    // SAFETY: a fresh mapping of what the pager sent, which is as long as the protocol says and sealed.
+    // SAFETY: a fresh mapping of the pager's descriptor, which is sealed and as long as the
+    // protocol says.
     let address = unsafe { call(syscall::MMAP, [0, len, 3, 1, memory, 0]) };
     close(memory);
     let address = check(address)?;
-    // SAFETY: the mapping just made, which is never taken away from who uses it.
+    // SAFETY: the mapping just made, which stays mapped as long as it is in use.
     unsafe {
         call(syscall::MADVISE, [address, len, MADV_DONTDUMP, 0, 0, 0]);
         Ok(&*(address as *const Shared))
@@ -196,8 +201,9 @@ fn make_pool() -> Result<(), u32> {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let address = unsafe { call(syscall::MMAP, [0, len, 3, 0x4022, usize::MAX, 0]) };
         if address >= 0 {
-            // Its pages are the program's, but not where it has them. And a place that is read holds one zero page and not
-            // a huge one, which would be in its neighbours' places, too.
+            // The pool's pages are the program's, but not at their addresses, so a core dump leaves
+            // them out. A read of an empty pool slot must map one zero page. A huge zero page would
+            // fill the neighbouring slots, too.
             for advice in [MADV_DONTDUMP, MADV_NOHUGEPAGE] {
                 // SAFETY: the mapping just made.
                 unsafe { call(syscall::MADVISE, [address as usize, len, advice, 0, 0, 0]) };
@@ -236,8 +242,8 @@ struct Control {
     fds: [i32; 3],
 }
 
-fn send(socket: usize, greeting: &Greeting, uffd: Option<usize>) -> Result<(), u32> {
-    let data = Iovec { base: core::ptr::from_ref(greeting) as usize, len: size_of::<Greeting>() };
+fn send(socket: usize, hello: &Hello, uffd: Option<usize>) -> Result<(), u32> {
+    let data = Iovec { base: core::ptr::from_ref(hello) as usize, len: size_of::<Hello>() };
     let control = Control {
         len: 20,
         level: SOL_SOCKET as i32,
@@ -253,13 +259,14 @@ fn send(socket: usize, greeting: &Greeting, uffd: Option<usize>) -> Result<(), u
         control_len: if uffd.is_some() { size_of::<Control>() } else { 0 },
         flags: 0,
     };
-    // SAFETY: the header names memory that outlives the call. 0x4000: no signal if the pager is gone.
+    // MSG_NOSIGNAL (0x4000): no signal if the pager is gone.
+    // SAFETY: the header names memory that outlives the call.
     let sent =
         unsafe { call(syscall::SENDMSG, [socket, &raw const header as usize, 0x4000, 0, 0, 0]) };
     check(sent).map(|_| ())
 }
 
-/// The descriptors that come with the answer.
+/// Receives the answer. Returns the descriptors that come with it.
 fn receive(socket: usize) -> Result<[Option<usize>; 2], u32> {
     let mut answer = Answer::default();
     let data = Iovec { base: &raw mut answer as usize, len: size_of::<Answer>() };
@@ -275,7 +282,7 @@ fn receive(socket: usize) -> Result<[Option<usize>; 2], u32> {
     };
     let mut looks = 1..LOOKS_TO_ANSWER;
     let got = loop {
-        // CLOEXEC on what comes.
+        // Received descriptors get CLOEXEC.
         // SAFETY: the header names memory that outlives the call.
         let got = unsafe {
             call(syscall::RECVMSG, [socket, &raw mut header as usize, 0x4000_0000, 0, 0, 0])
@@ -292,7 +299,7 @@ fn receive(socket: usize) -> Result<[Option<usize>; 2], u32> {
     Ok([0, 1].map(|at| (at < carried).then(|| control.fds[at] as usize)))
 }
 
-/// What a call gives, or its errno.
+/// Converts the result of a system call to its value or its errno.
 fn check(result: isize) -> Result<usize, u32> {
     usize::try_from(result).map_err(|_| result.unsigned_abs() as u32)
 }

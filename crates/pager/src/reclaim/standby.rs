@@ -1,16 +1,17 @@
-//! Cooling: the oldest pages are moved out of the program's sight.
+//! Moving to standby: moves the oldest pages out of the program's mappings into the pool.
 //!
-//! Part of the kswapd thread. The agent of the process moves them; what it could not move goes back,
-//! is parked, or is copied first because a relative shares it.
+//! Part of the kswapd thread. The agent of the process moves the pages. A page that it cannot move
+//! goes back to the lists or is unevictable. If the page is shared in the fork group, the agent
+//! copies it first.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::broken::{Rule, is_broken};
 use crate::counters;
 use crate::limits::BATCH_PATIENCE;
-use crate::link::{Link, Operation, Outcome, UNTOLD};
+use crate::link::{Link, Operation, Outcome, UNREPORTED};
 use crate::mm::{Mm, State};
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_mm::resident::{Dropped, Entry, Place, Resident};
+use ebb_mm::resident::{Dropped, Entry, FrameState, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE, Pfn, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,10 +22,11 @@ const EAGAIN: i32 = 11;
 const EFAULT: i32 = 14;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
-/// The result of a move that was kept from being made ([`Reclaim::decide`]): no errno is that, nor [`UNTOLD`].
+/// Result of a move that the pager has prevented ([`Reclaim::decide`]). No errno has this value,
+/// nor has [`UNREPORTED`].
 const FILLED: i32 = 4094;
 
-/// What becomes of isolated frames that were not moved.
+/// Treatment of isolated frames that were not moved.
 #[derive(Clone, Copy)]
 pub enum Fate {
     Park,
@@ -32,24 +34,24 @@ pub enum Fate {
 }
 
 impl Reclaim {
-    /// Moves up to `max` of the oldest pages out of sight.
-    pub fn cool(&mut self, max: usize) -> usize {
+    /// Moves up to `max` of the oldest pages to standby.
+    pub fn deactivate(&mut self, max: usize) -> usize {
         let mut victims = Vec::with_capacity(max);
         self.pager.engine().isolate(max, &mut victims);
-        self.cool_isolated(&victims)
+        self.deactivate_isolated(&victims)
     }
 
-    /// Moves isolated pages out of sight.
-    pub fn cool_isolated(&mut self, victims: &[Pfn]) -> usize {
+    /// Moves isolated pages to standby.
+    pub fn deactivate_isolated(&mut self, victims: &[Pfn]) -> usize {
         self.scanned += victims.len() as u64;
         let groups = {
             let resident = self.pager.resident();
             group_by_mm(victims, &resident)
         };
-        groups.into_iter().map(|(id, frames)| self.cool_of(id, frames)).sum()
+        groups.into_iter().map(|(id, frames)| self.deactivate_pages_of(id, frames)).sum()
     }
 
-    fn cool_of(&mut self, id: MmId, frames: Vec<Pfn>) -> usize {
+    fn deactivate_pages_of(&mut self, id: MmId, frames: Vec<Pfn>) -> usize {
         let mm = self.pager.mm(id);
         let movable = mm.as_ref().is_some_and(|mm| {
             mm.link.get().is_some()
@@ -68,8 +70,8 @@ impl Reclaim {
         let link = mm.link.get().expect("checked above");
         let mut operations = Vec::with_capacity(frames.len());
         let mut moving = Vec::with_capacity(frames.len());
-        // Thousands may be shared with one that is stopped: to ask the agent about each batch of them takes
-        // far longer than to look at its page map.
+        // A stopped process may share thousands of pages. Reading its page map is far faster than
+        // asking the agent about each batch of them.
         let stay = self.is_unheard() && !self.has_room_for_copies();
         {
             let Some(mut state) = mm.lock_settled(BATCH_PATIENCE) else {
@@ -82,30 +84,30 @@ impl Reclaim {
                 let shared = stay && !is_alone(&mm, vpn);
                 if shared || link.is_pinned(vpn.0) || !is_told(&mm, &mut state, vpn) {
                     self.immovable.busy += u64::from(shared);
-                    resident.park(pfn);
+                    resident.make_unevictable(pfn);
                     continue;
                 }
-                let Some(place) = state.pool.take() else {
+                let Some(slot) = state.pool.take() else {
                     resident.put_back(pfn);
                     continue;
                 };
-                let to = state.pool.address(place);
+                let to = state.pool.address(slot);
                 operations.push(Operation::Move { to, from: vpn.address() });
-                moving.push((pfn, place));
+                moving.push((pfn, slot));
             }
             if operations.is_empty() {
                 return 0;
             }
-            // ORD-2: from here to the commit no message of this address space is read.
+            // ORD-2: from here to the commit no thread reads a message of this address space.
             mm.begin_batch(&mut state);
         }
         match link.execute(&operations) {
-            Outcome::Done => self.commit_cool(&mm, &moving),
+            Outcome::Done => self.commit_standby(&mm, &moving),
             Outcome::Cancelled => {
                 mm.fell_silent();
                 let mut state = mm.lock();
-                for &(_, place) in &moving {
-                    state.pool.give_back(place);
+                for &(_, slot) in &moving {
+                    state.pool.give_back(slot);
                 }
                 mm.end_batch(&mut state);
                 drop(state);
@@ -114,51 +116,55 @@ impl Reclaim {
             }
             Outcome::Stalled => {
                 let decided = self.decide(&mm, &moving);
-                let work = decided.map_or(Work::Cool(moving), |_| Work::Decided);
+                let work = decided.map_or(Work::ToStandby(moving), |_| Work::Decided);
                 self.stalled.push(Stalled { mm, work });
                 decided.unwrap_or(0)
             }
         }
     }
 
-    /// Ends a batch for the pager before its agent does, which a tracer has stopped, or which gets no CPU (ORD-7). The tracer may wait
-    /// for a page, or for a thread whose change nobody reads. How many pages are cool; None if the places cannot be read.
+    /// Ends a batch for the pager before its agent does, because a tracer has stopped the agent, or
+    /// it gets no CPU (ORD-7). The tracer may wait for a page, or for a thread whose mapping change
+    /// is unread. Returns the number of pages on standby; None if the slots cannot be read.
     pub fn decide(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> Option<usize> {
         let (process, link) = (mm.process()?, mm.link.get().expect("it began a batch"));
-        // In a call it waits for what a read would wait for as well, and tells of it then.
+        // In a system call the agent waits for the event that a read would also wait for. It
+        // reports the result afterwards.
         let is_in_call = |agent| process.threads().contains(&(agent, 'D'));
         if process.agent().is_some_and(is_in_call) {
             return None;
         }
         let mut results = results(link, moving.len());
-        let untold: Vec<usize> = (0..moving.len()).filter(|&at| results[at] == UNTOLD).collect();
-        let places: Vec<u64> = {
+        let unreported: Vec<usize> =
+            (0..moving.len()).filter(|&at| results[at] == UNREPORTED).collect();
+        let slots: Vec<u64> = {
             let state = mm.lock();
-            untold.iter().map(|&at| state.pool.address(moving[at].1)).collect()
+            unreported.iter().map(|&at| state.pool.address(moving[at].1)).collect()
         };
-        // A read puts the kernel's zero page where there is none: no move is made to there any more.
+        // A read places the kernel's zero page in an empty slot. No later move can use that slot.
         let filled = is_broken(Rule::Ord7)
-            || process.read_pages(&places, &mut self.pages[..]).ok()? == places.len();
+            || process.read_pages(&slots, &mut self.pages[..]).ok()? == slots.len();
         if !filled {
             return None;
         }
-        for ((at, place), page) in untold.into_iter().zip(places).zip(self.pages.iter()) {
-            // Whatever else fills a hole fills it with zeros.
+        for ((at, slot), page) in unreported.into_iter().zip(slots).zip(self.pages.iter()) {
+            // Anything else that fills a hole fills it with zeros.
             let is_moved = page.iter().any(|&byte| byte != 0);
             results[at] = if is_moved { 0 } else { EEXIST };
             let mut filled = |_, _| results[at] = FILLED;
-            process.scan_zero(place, place + PAGE_SIZE as u64, &mut filled).ok()?;
+            process.scan_zero(slot, slot + PAGE_SIZE as u64, &mut filled).ok()?;
         }
         Some(self.commit_moves(mm, moving, &results, false))
     }
 
-    /// The agent has ended its batch.
-    pub fn commit_cool(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> usize {
+    /// Commits the moves of a batch that the agent has ended.
+    pub fn commit_standby(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> usize {
         let link = mm.link.get().expect("it executed a batch");
         self.commit_moves(mm, moving, &results(link, moving.len()), true)
     }
 
-    /// The moves were made, or not, one by one. `idle`: the agent can be given another batch.
+    /// Commits the results of moves, one by one. `idle` says whether the agent can take another
+    /// batch.
     fn commit_moves(
         &mut self,
         mm: &Arc<Mm>,
@@ -166,37 +172,39 @@ impl Reclaim {
         results: &[i32],
         idle: bool,
     ) -> usize {
-        let mut cooled = 0;
+        let mut moved = 0;
         let (mut shared, mut own) = (Vec::new(), Vec::new());
         let mut dropped = Dropped::default();
-        // A copy of one's own frees nothing while a relative that cannot give pages back holds the other.
-        let unshare = !self.pager.mms().iter().any(|mm| mm.is_infant());
+        // A private copy frees nothing while another member of the fork group, which cannot give
+        // pages back, has the original.
+        let unshare = !self.pager.mms().iter().any(|mm| mm.is_starting());
         {
             let mut guard = mm.lock();
             let state = &mut *guard;
             let mut resident = self.pager.resident();
-            for (&(pfn, place), &result) in moving.iter().zip(results) {
+            for (&(pfn, slot), &result) in moving.iter().zip(results) {
                 let Some(vpn) = still_isolated(&resident, state, pfn) else {
-                    // Only the end of the address space can have taken it.
+                    // Only the end of the address space can have taken the page.
                     continue;
                 };
-                if result == 0 || matches!(result, EEXIST | UNTOLD) && has_left(mm, vpn) {
-                    resident.cool(&mut state.space, pfn, place);
-                    cooled += 1;
+                if result == 0 || matches!(result, EEXIST | UNREPORTED) && has_left(mm, vpn) {
+                    resident.deactivate(&mut state.space, pfn, slot);
+                    moved += 1;
                     if self.unshared.remove(&pfn.0) {
                         self.offered.insert(pfn.0);
                     }
                     continue;
                 }
                 if matches!(result, EEXIST | FILLED) {
-                    // Something filled the hole (mlockall does): it holds nothing and is dropped.
-                    state.pool.retire(place);
+                    // Another event filled the hole (mlockall does). Its page is empty and is to be
+                    // dropped.
+                    state.pool.discard_later(slot);
                     mm.found(&mut resident.zone, 1);
                     resident.put_back(pfn);
                     continue;
                 }
-                state.pool.give_back(place);
-                // What a guard was put over is gone, which nobody was told.
+                state.pool.give_back(slot);
+                // A page replaced by a guard is gone, and the kernel did not report that.
                 let is_gone = result == ENOENT || result == EFAULT && has_left(mm, vpn);
                 match result {
                     EBUSY if !idle => resident.put_back(pfn),
@@ -214,40 +222,42 @@ impl Reclaim {
                         }
                         self.unshared.remove(&pfn.0);
                         counters::count(&self.pager.counters.unmovable);
-                        resident.park(pfn);
+                        resident.make_unevictable(pfn);
                     }
                 }
             }
             mm.end_batch(state);
         }
         self.pager.discard(&dropped);
-        counters::add(&self.pager.counters.cooled, cooled as u64);
+        counters::add(&self.pager.counters.to_standby, moved as u64);
         if !own.is_empty() {
-            cooled += self.unshare(mm, own, false);
+            moved += self.unshare(mm, own, false);
         }
         if !shared.is_empty() {
-            cooled += self.make_copies(mm, shared);
+            moved += self.make_copies(mm, shared);
         }
-        cooled
+        moved
     }
 
-    /// Whether a batch of copies of one's own may be made now. They free nothing before the last
-    /// relative has let go of what they are copies of, so no stock is laid in of them: what is cool goes
-    /// to the store first. One that is stopped never lets go.
+    /// Whether a batch of private copies may be made now. They free nothing before the last member
+    /// of the fork group has released the originals. So none are made in advance, and standby pages
+    /// go to the store first. A stopped process never releases its pages.
     fn has_room_for_copies(&self) -> bool {
         let resident = self.pager.resident();
         let batch = BATCH_MAX as u64;
-        let none_is_cool = || resident.count(Place::Cool) < batch && !self.is_unheard();
-        resident.zone.free() > 2 * batch || none_is_cool()
+        let none_on_standby = || resident.count(FrameState::Standby) < batch && !self.is_unheard();
+        resident.zone.free() > 2 * batch || none_on_standby()
     }
 
-    /// Pages also mapped by a relative cannot be moved until the process has its own copies.
+    /// Copies pages that other members of the fork group map, because such pages cannot be moved
+    /// before.
     fn make_copies(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>) -> usize {
         if !self.has_room_for_copies() {
             frames.iter().for_each(|pfn| {
                 self.unshared.remove(&pfn.0);
             });
-            // No room will come of what a stopped relative holds: others are looked at meanwhile.
+            // No room will come from pages of a stopped member, so kswapd scans other pages
+            // meanwhile.
             self.crowded = !self.is_unheard();
             let fate = if self.crowded { Fate::Retry } else { Fate::Park };
             self.settle(mm, &frames, fate);
@@ -256,8 +266,8 @@ impl Reclaim {
         self.unshare(mm, frames, true)
     }
 
-    /// Has the agent touch pages as a write does, so that they are its process's own. `copies` says
-    /// that others have them, too.
+    /// Has the agent break the sharing of pages by write faults, so that they are private to its
+    /// process. `copies` says that other processes have them, too.
     fn unshare(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>, copies: bool) -> usize {
         let link = mm.link.get().expect("it executed a batch");
         let operations: Vec<Operation> = {
@@ -269,17 +279,17 @@ impl Reclaim {
                 .map(|vpn| Operation::Unshare { start: vpn.address(), len: PAGE_SIZE as u64 })
                 .collect()
         };
-        // The agent would wait for the fault thread at every guarded page, and what was guarded before
-        // the last fork still is.
+        // At every write-protected page the agent would wait for the fault thread. Pages protected
+        // before the last fork still are.
         for operation in &operations {
             if let Operation::Unshare { start, len } = *operation {
-                // What is gone is not guarded either.
+                // A missing page is not protected either.
                 let _ = mm.uffd.unprotect(start, len);
             }
         }
         match link.execute(&operations) {
             Outcome::Done => {
-                // At worst every one of them is a new page now; counted anew before long.
+                // At worst each of them is a new page now. The monitor counts again soon.
                 let copied = if copies { operations.len() as u64 } else { 0 };
                 self.copies += copied;
                 let mut resident = self.pager.resident();
@@ -301,14 +311,14 @@ impl Reclaim {
         }
     }
 
-    /// What becomes of isolated frames that were not moved.
+    /// Puts back isolated frames that were not moved.
     pub fn settle(&mut self, mm: &Arc<Mm>, frames: &[Pfn], fate: Fate) {
         let state = mm.lock();
         let mut resident = self.pager.resident();
         for &pfn in frames {
             if still_isolated(&resident, &state, pfn).is_some() {
                 match fate {
-                    Fate::Park => resident.park(pfn),
+                    Fate::Park => resident.make_unevictable(pfn),
                     Fate::Retry => resident.put_first(pfn),
                 }
             }
@@ -316,33 +326,35 @@ impl Reclaim {
     }
 }
 
-/// What the agent has told of a batch of so many moves.
+/// Returns the results that the agent has reported of a batch of `count` moves.
 fn results(link: &Link, count: usize) -> Vec<i32> {
     (0..count).map(|index| link.result(index)).collect()
 }
 
-/// Isolated frames of an address space that is not known: a child whose table is still being copied (`fork.rs`) has pages
-/// before it is. They are looked at again later.
+/// Makes isolated frames of an unknown address space unevictable. A child whose table is still
+/// being copied (`fork.rs`) has pages before the pager knows it. The frames are retried later.
 fn park_unknown(resident: &mut Resident, id: MmId, frames: &[Pfn]) {
     for &pfn in frames {
         let its = resident.is_used(pfn) && resident.frame(pfn).mm == id;
-        if its && resident.frame(pfn).place == Place::Isolated {
-            resident.park(pfn);
+        if its && resident.frame(pfn).state == FrameState::Isolated {
+            resident.make_unevictable(pfn);
         }
     }
 }
 
-/// Whether a page that could not be moved because its place is taken has been moved all the same. Linux 6.18 moves
-/// pages in runs (`move_pages`, mm/userfaultfd.c) and keeps the error of a first attempt that met a change of
-/// the page's entry: the next one moves the page, and a third then finds its place taken, by the page itself.
-/// While the batch is under way nothing is put where it was. Where nobody can tell, the page counts as
-/// moved: what is in the place is then kept, and a page that stayed is not missed.
+/// Whether a page has left its address although its move failed with EEXIST. Linux 6.18 moves pages
+/// in runs (`move_pages`, mm/userfaultfd.c). It keeps the error of a first attempt that met a
+/// change of the page table entry. The second attempt moves the page, and a third finds its slot
+/// taken, by the page itself. While the batch is under way no page is placed at the old address. If
+/// the page map cannot be read, the page counts as moved. The page in the slot is then kept, and a
+/// page that stayed does no harm.
 fn has_left(mm: &Mm, vpn: Vpn) -> bool {
     mm.process().is_none_or(|process| !process.is_present(vpn.0).unwrap_or(false))
 }
 
-/// Whether a touch of the page is told of once it is gone, which is seen to. An area that a forked child was not given
-/// may have left entries behind (`settle_inherited` in `fork.rs`), and something else lie there by now.
+/// Whether the pager gets a fault on the page once it is gone; registers the page if needed. An
+/// area that a forked child did not inherit may have left entries behind (`settle_inherited` in
+/// `fork.rs`). Another area may lie there by now.
 fn is_told(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
     let (start, end) = (vpn.address(), vpn.address() + PAGE_SIZE as u64);
     if state.areas.end_of(start).is_some() {
@@ -355,19 +367,19 @@ fn is_told(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
     told
 }
 
-/// Whether no relative maps the page any more. The kernel moves it only after the next write to it, which
-/// copies nothing.
+/// Whether no other member of the fork group maps the page any more. The kernel moves it only after
+/// the next write to it, which copies nothing.
 fn is_alone(mm: &Mm, vpn: Vpn) -> bool {
     mm.process().is_some_and(|process| process.exclusive_run(vpn.0, 1).is_ok_and(|run| run == 1))
 }
 
-/// The page of a frame that kswapd isolated, unless it is no longer that.
+/// Returns the page of a frame that kswapd isolated, unless the frame has changed.
 fn still_isolated(resident: &Resident, state: &State, pfn: Pfn) -> Option<Vpn> {
     if state.ended || !resident.is_used(pfn) {
         return None;
     }
     let frame = resident.frame(pfn);
-    let mine = frame.place == Place::Isolated && frame.mm == state.space.mm();
+    let mine = frame.state == FrameState::Isolated && frame.mm == state.space.mm();
     (mine && state.space.get(frame.vpn) == Entry::Resident(pfn)).then_some(frame.vpn)
 }
 
@@ -398,8 +410,9 @@ mod tests {
         assert!(!has_left(&mm, first) && has_left(&mm, Vpn(first.0 + 1)));
     }
 
-    /// An entry was left behind by an area that a forked child was not given, and a page of something else that lies there
-    /// now was moved out: nobody was asked for it when it was touched again.
+    /// Shows that a page moves out only from a registered area. An entry may remain from an area
+    /// that a forked child did not inherit. A page of another area there would be lost at the next
+    /// access, because the pager gets no fault.
     #[test]
     fn a_page_is_moved_out_only_of_what_is_registered() {
         let page = PAGE_SIZE as u64;

@@ -1,27 +1,28 @@
-//! What the resident set of `ebb run` keeps, in virtual time: loads and rescues for each access, by load
-//! and by the share of pages that is kept cool.
+//! Simulates the resident set of `ebb run` in virtual time. Prints loads and reactivations per
+//! access, by load pattern and by the share of pages on standby.
 //!
 //! ```text
-//! cargo run --release -p ebb-mm --example cooling -- [KEY=VALUE...]
+//! cargo run --release -p ebb-mm --example standby -- [KEY=VALUE...]
 //! ```
-//! 262,144 pages in room for 128,000, as `ebb bench paging` has them.
+//! It has 262,144 pages and room for 128,000, like `ebb bench paging`.
 
 mod common;
 
 use common::Random;
-use ebb_mm::resident::{Arrival, Dropped, Entry, Place, Resident, Space};
+use ebb_mm::resident::{Arrival, Dropped, Entry, FrameState, Resident, Space};
 use ebb_mm::tunables::Tunables;
 use ebb_mm::types::{MmId, Pfn, Vpn};
 
 const PAGES: u64 = 262_144;
 const ROOM: usize = 128_000;
 
-/// A number in 0..1.
+/// Returns a number in 0..1.
 fn unit(random: &mut Random) -> f64 {
     (random.next() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Zipf ranks with exponent 0.99 (Gray et al., "Quickly generating billion-record synthetic databases").
+/// Zipf ranks with exponent 0.99 (Gray et al., "Quickly generating billion-record synthetic
+/// databases").
 struct Zipf {
     zeta: f64,
     eta: f64,
@@ -53,31 +54,31 @@ impl Zipf {
 #[derive(Default)]
 struct Counts {
     loads: u64,
-    rescues: u64,
+    reactivations: u64,
 }
 
 struct Machine {
     set: Resident,
     space: Space,
-    cool_share: f64,
+    standby_share: f64,
     counts: Counts,
 }
 
 impl Machine {
-    fn new(tunables: Tunables, cool_share: f64) -> Self {
+    fn new(tunables: Tunables, standby_share: f64) -> Self {
         let room = ROOM as u64;
         let set = Resident::with(room, room, u32::MAX, tunables);
         let (space, counts) = (Space::new(MmId(1)), Counts::default());
-        Self { set, space, cool_share, counts }
+        Self { set, space, standby_share, counts }
     }
 
     fn touch(&mut self, page: u64) {
         let vpn = Vpn(page);
         match self.space.get(vpn) {
             Entry::Resident(_) => {}
-            Entry::Cool(pfn) => {
-                self.counts.rescues += 1;
-                self.set.rescue(&mut self.space, pfn);
+            Entry::Standby(pfn) => {
+                self.counts.reactivations += 1;
+                self.set.reactivate(&mut self.space, pfn);
             }
             Entry::None => {
                 self.make_room();
@@ -99,16 +100,16 @@ impl Machine {
             return;
         }
         let mut victims: Vec<Pfn> = Vec::new();
-        let cool = (self.set.evictable() as f64 * self.cool_share) as u64;
-        while self.set.count(Place::Cool) < cool.max(1) {
+        let standby = (self.set.evictable() as f64 * self.standby_share) as u64;
+        while self.set.count(FrameState::Standby) < standby.max(1) {
             victims.clear();
             self.set.isolate_hard(64, &mut victims);
             for &pfn in &victims {
-                self.set.cool(&mut self.space, pfn, 0);
+                self.set.deactivate(&mut self.space, pfn, 0);
             }
         }
         victims.clear();
-        self.set.coolest(32, &mut victims);
+        self.set.oldest_standby(32, &mut victims);
         for &pfn in &victims {
             let slot = self.set.frame(pfn).slot().unwrap_or_else(|| self.set.take_slot().unwrap());
             self.set.evict(&mut self.space, pfn, slot);
@@ -135,7 +136,7 @@ fn run(load: &str, mut machine: Machine, zipf: &Zipf) -> Counts {
                     (order[zipf.next(&mut random) as usize] + PAGES / 2) % PAGES
                 }
                 "other-78%" | "other-97%" => {
-                    // A working set that fits, and after it another.
+                    // A working set that fits, and after it another one.
                     let pages = if load == "other-78%" { 100_000 } else { 124_000 };
                     random.below(pages) + round * 130_000
                 }
@@ -160,22 +161,22 @@ fn run(load: &str, mut machine: Machine, zipf: &Zipf) -> Counts {
 
 fn main() -> Result<(), String> {
     let pairs: Vec<String> = std::env::args().skip(1).collect();
-    let mut tunables = Tunables::cooling();
+    let mut tunables = Tunables::standby();
     for pair in &pairs {
         tunables.set(pair).map_err(|error| error.to_string())?;
     }
     let zipf = Zipf::new();
-    println!("load      cool share   loads/access   rescues/access");
+    println!("load      standby share   loads/access   reactivations/access");
     for load in
         ["zipf-start", "zipf", "shift", "other-78%", "other-97%", "scanmix", "uniform", "loop"]
     {
-        for cool_share in [0.1, 0.2, 0.3] {
-            let machine = Machine::new(tunables.clone(), cool_share);
-            let Counts { loads, rescues } = run(load, machine, &zipf);
+        for standby_share in [0.1, 0.2, 0.3] {
+            let machine = Machine::new(tunables.clone(), standby_share);
+            let Counts { loads, reactivations } = run(load, machine, &zipf);
             let accesses = if load == "zipf-start" { 4e5 } else { 2e6 };
             let each = |count: u64| count as f64 / accesses;
-            let (loads, rescues) = (each(loads), each(rescues));
-            println!("{load:10} {cool_share:10} {loads:14.4} {rescues:16.4}");
+            let (loads, reactivations) = (each(loads), each(reactivations));
+            println!("{load:10} {standby_share:10} {loads:14.4} {reactivations:16.4}");
         }
     }
     Ok(())

@@ -1,16 +1,17 @@
-//! Answers whoever connects: a new program brings its userfaultfd, a forked child fetches the one that
-//! the fork message delivered, and `ebb stat` and `ebb lru-gen` are told about the run.
+//! Answers clients of the run's socket. A new program brings its userfaultfd. A forked child gets
+//! the userfaultfd that the fork message delivered. `ebb stat` and `ebb lru-gen` get figures about
+//! the run.
 //!
-//! * LISTENER-1: whoever is at the other end, nobody is waited for: connections are read and written when they can be, and
-//!   a descriptor that came is asked nothing before it is known what it is. A process of the tree has copies of
-//!   both ends of its connection, and may have made what it sends.
-//! * LISTENER-2: figures are told to, and wishes taken from, the user of the run and root. Others reach the socket where root has
-//!   attached to a process of theirs, and may join.
+//! * LISTENER-1: the listener waits for no client. It reads and writes a connection only when it is
+//!   ready. It uses a received descriptor only after it has checked its type. A process of the tree
+//!   has copies of both ends of its connection, and may have forged what it sends.
+//! * LISTENER-2: only the user of the run and root may query figures or change settings. Other
+//!   users reach the socket if root has attached to a process of theirs. They may join.
 
 use crate::counters;
 use crate::events::Why;
 use crate::fork;
-use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE};
+use crate::limits::{LISTENER_PATIENCE, LOOK_PAUSE};
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
 use crate::patience::{Patience, Wait};
@@ -19,7 +20,7 @@ use crate::seam::{AddressSpace, Connection, Process};
 use crate::server::Pager;
 use crate::{lru_gen, resize, stat, view};
 use ebb_agent::protocol::{
-    Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_SET, GREET_STAT, Greeting, MAGIC,
+    Answer, DOORBELLS, HELLO_FORKED, HELLO_LRU_GEN, HELLO_SET, HELLO_STAT, Hello, MAGIC,
 };
 use ebb_mm::resident::Space;
 use ebb_sys::socket::Listener;
@@ -32,7 +33,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// The features every run relies on.
+/// Userfaultfd features that every run needs.
 pub const FEATURES: u64 = feature::FLAG_WP
     | feature::EVENT_FORK
     | feature::EVENT_REMAP
@@ -42,41 +43,42 @@ pub const FEATURES: u64 = feature::FLAG_WP
     | feature::POISON
     | feature::MOVE;
 
-/// How often it is looked whether a fork message has come.
+/// Interval at which the listener checks for a fork message.
 const FORK_LOOK: Duration = Duration::from_millis(100);
 
 const OUT_OF_DESCRIPTORS: &str = "no descriptor is left to take another process in; the program was killed; \
                                   allow more (each process takes about five): ulimit -n 65536";
 
-/// Who has connected and is to greet.
+/// A connected process that has not said hello yet.
 struct Caller {
     connection: Box<dyn Connection>,
     wait: Wait,
-    /// The forked child that it is, if it was fetched and did not come by itself.
+    /// The forked child at the other end, if the pager has fetched it. None if it connected by
+    /// itself.
     child: Option<Arc<Mm>>,
 }
 
-/// Who is at the door. Who has connected may take its time to greet (it may wait for memory itself): others do not wait
-/// for it.
-pub struct Door {
+/// Connections of processes that have not said hello yet. A process may take long, because it may
+/// wait for memory itself. Others do not wait for it.
+pub struct AgentListener {
     pager: Arc<Pager>,
     silent: Vec<Caller>,
 }
 
-/// The thread.
+/// Runs the listener thread.
 pub fn run(pager: &Arc<Pager>, listener: &Listener) {
-    let mut door = Door::new(pager);
+    let mut agents = AgentListener::new(pager);
     loop {
-        let Ok(readable) = door.wait(listener) else { continue };
-        // Those that are behind these wait for the pager, too.
+        let Ok(readable) = agents.wait(listener) else { continue };
+        // Candidates behind these callers wait for the pager, too.
         pager.candidates.owe();
-        let (doors, callers) = readable.split_at(2);
-        door.hear(callers);
-        if doors[0] {
+        let (own, callers) = readable.split_at(2);
+        agents.hear(callers);
+        if own[0] {
             match listener.accept() {
-                Ok(Some(socket)) => door.came(Box::new(socket)),
+                Ok(Some(socket)) => agents.came(Box::new(socket)),
                 Ok(None) => {}
-                // Who connected would wait for ever.
+                // Without this, the process that connected would wait for ever.
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !pager.ending.load(SeqCst) {
                         pager.say(OUT_OF_DESCRIPTORS);
@@ -90,21 +92,22 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
                 }
             }
         }
-        if doors[1] {
-            door.fetch();
+        if own[1] {
+            agents.fetch();
         }
-        door.forget();
+        agents.forget();
         pager.candidates.served();
     }
 }
 
-impl Door {
-    /// Nobody is there.
+impl AgentListener {
+    /// Creates a listener without callers.
     pub fn new(pager: &Arc<Pager>) -> Self {
         Self { pager: pager.clone(), silent: Vec::new() }
     }
 
-    /// Waits until somebody connects, is to be fetched, or greets: two doors first, then each of those that are silent.
+    /// Waits until a process connects, is to be fetched, or sends its hello. Returns whether each
+    /// descriptor is readable: two of the listener, then one for each caller.
     fn wait(&self, listener: &Listener) -> std::io::Result<Vec<bool>> {
         let candidates = &self.pager.candidates;
         let mut waiting =
@@ -116,16 +119,16 @@ impl Door {
         Ok(waiting.iter().map(|fd| !fd.revents().is_empty()).collect())
     }
 
-    /// Those that have yet to greet.
+    /// Returns the connections of processes that have not said hello yet.
     pub fn connections(&self) -> impl Iterator<Item = &dyn Connection> {
         self.silent.iter().map(|caller| &*caller.connection)
     }
 
-    /// Hears those that have something to say, one of `readable` for each.
+    /// Reads the hello of each caller whose entry in `readable` is true.
     pub fn hear(&mut self, readable: &[bool]) {
         for (index, _) in readable.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
             let caller = self.silent.swap_remove(index);
-            match greet(&self.pager, caller) {
+            match hello(&self.pager, caller) {
                 Ok(silent_yet) => self.silent.extend(silent_yet),
                 Err(error) if has_gone(&error) => {}
                 Err(error) => self.pager.complain(&format!("an agent could not join: {error}")),
@@ -133,42 +136,42 @@ impl Door {
         }
     }
 
-    /// Somebody has connected.
+    /// Adds a process that has connected.
     pub fn came(&mut self, connection: Box<dyn Connection>) {
-        let wait = Wait::new(&self.pager.clock, Patience::Greeting);
+        let wait = Wait::new(&self.pager.clock, Patience::Hello);
         self.silent.push(Caller { connection, wait, child: None });
     }
 
-    /// Fetches those that ask for that.
+    /// Fetches the candidates that ask for it.
     pub fn fetch(&mut self) {
         for candidate in self.pager.candidates.take() {
             let connection = candidate.serve(&self.pager);
             self.pager.candidates.served();
             let Some(connection) = connection else { continue };
-            let wait = Wait::new(&self.pager.clock, Patience::Greeting);
+            let wait = Wait::new(&self.pager.clock, Patience::Hello);
             self.silent.push(Caller { connection, wait, child: Some(candidate.mm) });
         }
     }
 
-    /// Those that never greet are left.
+    /// Drops the callers that have not said hello in time.
     pub fn forget(&mut self) {
         let clock = &self.pager.clock;
         self.silent.retain(|caller| {
-            // What came while others were heard is heard next.
+            // The next `hear` reads a hello that arrived meanwhile.
             !caller.wait.is_over(clock) || has_spoken(&*caller.connection)
         });
     }
 }
 
-/// Whether there is something to hear.
+/// Whether a connection has data to read.
 fn has_spoken(connection: &dyn Connection) -> bool {
     let Some(fd) = connection.descriptor() else { return false };
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)) == Ok(1)
 }
 
-/// Whether the process has ended since it spoke, and has nothing to be told: its address space, its number or its end of
-/// the connection is gone.
+/// Whether the process has ended since it sent its hello. The error then reports a missing address
+/// space, process number or peer, and needs no message.
 fn has_gone(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
         || Errno::from_io_error(error) == Some(Errno::SRCH)
@@ -178,22 +181,23 @@ fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Whether a greeting of this kind may have text.
+/// Whether a hello of this kind may carry text.
 fn asks(kind: u32) -> bool {
-    matches!(kind, GREET_STAT | GREET_LRU_GEN | GREET_SET)
+    matches!(kind, HELLO_STAT | HELLO_LRU_GEN | HELLO_SET)
 }
 
 fn refuse(connection: &dyn Connection) -> std::io::Result<()> {
     connection.say(&Answer { magic: MAGIC, refused: 1 }.to_bytes())
 }
 
-/// Hears a greeting and answers. The caller, if it said nothing: what it had sent was taken back.
-fn greet(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> {
+/// Reads a hello and answers it. Returns the caller if the connection has no data; its sender has
+/// taken the data back.
+fn hello(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> {
     let mut bytes = [0; 4096];
     let mut uffd = None;
     match caller.connection.hear(&mut bytes, &mut uffd)? {
         None => Ok(Some(caller)),
-        // The process ended, or became another program, before it greeted.
+        // The process ended, or executed another program, before its hello.
         Some(0) => Ok(None),
         Some(got) => heard(pager, caller, &bytes[..got], uffd).map(|()| None),
     }
@@ -206,32 +210,32 @@ fn heard(
     uffd: Option<Box<dyn AddressSpace>>,
 ) -> std::io::Result<()> {
     let Caller { connection, child, .. } = caller;
-    let (head, text) = bytes.split_at(bytes.len().min(size_of::<Greeting>()));
-    let greeting = Greeting::from_bytes(head)
-        .filter(|greeting| text.is_empty() || asks(greeting.kind))
-        .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
-    // A process that was fetched may be another user's: it has nothing to ask or to change.
-    if asks(greeting.kind) && (child.is_some() || !connection.is_of_owner()) {
+    let (head, text) = bytes.split_at(bytes.len().min(size_of::<Hello>()));
+    let hello = Hello::from_bytes(head)
+        .filter(|hello| text.is_empty() || asks(hello.kind))
+        .ok_or_else(|| std::io::Error::other("its hello is of another version"))?;
+    // A fetched process may belong to another user. It may neither query nor change anything.
+    if asks(hello.kind) && (child.is_some() || !connection.is_of_owner()) {
         return refuse(&*connection);
     }
-    if greeting.kind == GREET_STAT {
+    if hello.kind == HELLO_STAT {
         if let Some(areas_of) = view::wanted(text) {
             pager.looks.add(areas_of, connection);
             return Ok(());
         }
         return connection.say(stat::answer(pager, text).as_bytes());
     }
-    if greeting.kind == GREET_LRU_GEN {
+    if hello.kind == HELLO_LRU_GEN {
         return lru_gen::asked(pager, &String::from_utf8_lossy(text), connection);
     }
-    if greeting.kind == GREET_SET {
+    if hello.kind == HELLO_SET {
         return resize::asked(pager, &String::from_utf8_lossy(text), connection);
     }
-    let joined = match (greeting.kind, child) {
-        (GREET_FORKED, Some(child)) => welcome(pager, &child, connection),
-        (GREET_FORKED, None) => greet_forked(pager, connection),
-        (_, None) => greet_new(pager, &greeting, connection, uffd),
-        // Who was fetched is a process that is known already.
+    let joined = match (hello.kind, child) {
+        (HELLO_FORKED, Some(child)) => welcome(pager, &child, connection),
+        (HELLO_FORKED, None) => hello_forked(pager, connection),
+        (_, None) => hello_new(pager, &hello, connection, uffd),
+        // A fetched process is already known.
         (_, Some(_)) => refuse(&*connection),
     };
     if joined.is_ok() {
@@ -240,9 +244,9 @@ fn heard(
     joined
 }
 
-fn greet_new(
+fn hello_new(
     pager: &Arc<Pager>,
-    greeting: &Greeting,
+    hello: &Hello,
     connection: Box<dyn Connection>,
     uffd: Option<Box<dyn AddressSpace>>,
 ) -> std::io::Result<()> {
@@ -250,27 +254,28 @@ fn greet_new(
         refuse(&*connection)?;
         return Err(std::io::Error::other("it brought no userfaultfd"));
     };
-    if greeting.pool_len / 4096 <= BELLS as u64 {
+    if hello.pool_len / 4096 <= DOORBELLS as u64 {
         refuse(&*connection)?;
         return Err(std::io::Error::other("its pool is too small"));
     }
-    if greeting.pool_len > pager.config.pool_bytes {
-        // The books of its places would take what memory the pager can have.
+    if hello.pool_len > pager.config.pool_bytes {
+        // The records of its slots would take all memory that the pager may have.
         refuse(&*connection)?;
         return Err(std::io::Error::other("its pool is larger than it was told to make it"));
     }
-    // Events of forks are for those alone that have the right to trace: nobody gets them who is refused anyway.
+    // Fork events need the right to trace. The kernel gives them to no process that lacks it and is
+    // refused anyway.
     if let Err(error) = uffd.handshake(FEATURES) {
         refuse(&*connection)?;
         return Err(error);
     }
-    let pool = (greeting.pool_start, greeting.pool_len);
+    let pool = (hello.pool_start, hello.pool_len);
     let process = process(pager, connection.peer()?)?;
-    let mm = take_on(pager, uffd, process, pool, greeting.bare != 0)?;
+    let mm = take_on(pager, uffd, process, pool, hello.bare != 0)?;
     open_line(pager, &mm, connection, None)
 }
 
-/// Takes a new program on, whose pool is `(start, length)`; a `bare` one has no hooks.
+/// Manages a new program whose pool is `(start, length)`. A `bare` program has no hooks.
 pub fn take_on(
     pager: &Arc<Pager>,
     uffd: Box<dyn AddressSpace>,
@@ -279,17 +284,17 @@ pub fn take_on(
     bare: bool,
 ) -> std::io::Result<Arc<Mm>> {
     if let Err(error) = uffd.register(start, len, Mode::Quiet) {
-        // Of an address space that has ended the kernel says ENOMEM here.
+        // The kernel reports ENOMEM here for an address space that has ended.
         return Err(if uffd.is_alive(start) { error } else { Errno::SRCH.into() });
     }
     let id = pager.new_mm_id();
-    let pool = Pool::new(start, len, BELLS);
+    let pool = Pool::new(start, len, DOORBELLS);
     let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()).bare(bare));
-    // Who has connected need not be whose userfaultfd this is.
+    // The process that connected need not be the owner of the userfaultfd.
     if !confirm_process(pager, &mm, &*process) {
         let has_ended = !mm.is_alive();
-        // What was put there to see that is nobody's any more.
+        // Removes the identity page from the counts, because its address space is no longer known.
         let known = mm.known.load(Relaxed);
         mm.gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
         return Err(if has_ended {
@@ -304,7 +309,7 @@ pub fn take_on(
     Ok(mm)
 }
 
-/// Answers the greeting, with the memory in common and what else the agent needs.
+/// Answers the hello with the shared memory and the descriptors that the agent needs.
 fn open_line(
     pager: &Pager,
     mm: &Arc<Mm>,
@@ -319,36 +324,38 @@ fn open_line(
         link.small();
     }
     if pager.managing.load(Relaxed) {
-        // The first area that it maps is to be announced already.
+        // The agent must announce the first area that it maps.
         link.managing();
     }
-    // Before it knows: it may call at once, and who hears that must find the line.
+    // The link is attached before the agent gets it. The agent may call at once, and the thread
+    // that reads the call must find the link.
     pager.attach(mm, link)?;
-    // Its own userfaultfd first, if it needs one.
+    // The agent expects its own userfaultfd first, if it needs one.
     let others: Vec<_> = uffd.into_iter().chain(tie.as_ref().map(AsFd::as_fd)).collect();
     line.welcome(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &others)
 }
 
-/// A forked child that came by itself, where it could not be fetched (before Linux 6.9).
-fn greet_forked(pager: &Arc<Pager>, connection: Box<dyn Connection>) -> std::io::Result<()> {
+/// Answers the hello of a forked child that connected by itself, because the pager could not fetch
+/// it (before Linux 6.9).
+fn hello_forked(pager: &Arc<Pager>, connection: Box<dyn Connection>) -> std::io::Result<()> {
     let process = process(pager, connection.peer()?)?;
     let wait = Wait::new(&pager.clock, Patience::Fork);
-    let mut strangers: Vec<Arc<Mm>> = Vec::new();
+    let mut foreign: Vec<Arc<Mm>> = Vec::new();
     let mm = loop {
-        let candidate = next_candidate(pager, &strangers, wait);
+        let candidate = next_candidate(pager, &foreign, wait);
         let Some(candidate) = candidate else {
             return refuse(&*connection);
         };
         if confirm_process(pager, &candidate, &*process) {
             break candidate;
         }
-        strangers.push(candidate);
+        foreign.push(candidate);
     };
     adopt(pager, &mm, process);
     welcome(pager, &mm, connection)
 }
 
-/// The child that greets is this one.
+/// Opens the link to the forked child `mm` that has said hello.
 fn welcome(
     pager: &Arc<Pager>,
     mm: &Arc<Mm>,
@@ -361,7 +368,7 @@ fn welcome(
     open_line(pager, mm, connection, mm.uffd.descriptor())
 }
 
-/// A forked child that has greeted is this process.
+/// Assigns `process` to a forked child that has said hello.
 pub fn adopt(pager: &Pager, mm: &Arc<Mm>, process: Box<dyn Process>) {
     no_longer_waits(pager, mm);
     mm.set_process(process);
@@ -372,10 +379,10 @@ fn no_longer_waits(pager: &Pager, mm: &Arc<Mm>) {
     waiting().retain(|waiting| !Arc::ptr_eq(waiting, mm));
 }
 
-/// A forked child that has not greeted and is none of `strangers`, as soon as there is one. Whose
-/// child does not matter, and could not be compared across process namespaces.
-fn next_candidate(pager: &Pager, strangers: &[Arc<Mm>], wait: Wait) -> Option<Arc<Mm>> {
-    let unknown = |mm: &&Arc<Mm>| !strangers.iter().any(|stranger| Arc::ptr_eq(stranger, mm));
+/// Waits for a forked child that has not said hello and is not in `foreign`, and returns it. The
+/// parent of the child does not matter, and could not be compared across process namespaces.
+fn next_candidate(pager: &Pager, foreign: &[Arc<Mm>], wait: Wait) -> Option<Arc<Mm>> {
+    let unknown = |mm: &&Arc<Mm>| !foreign.iter().any(|process| Arc::ptr_eq(process, mm));
     loop {
         let found = {
             let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -392,23 +399,25 @@ fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
     pager.host.open(pid)
 }
 
-/// Whether an address space is that of `process`: a page with a token is put into it and looked for there.
+/// Whether an address space is that of `process`. The pager puts an identity page into the address
+/// space and looks for it in the process.
 pub fn confirm_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
     let wait = Wait::new(&pager.clock, Patience::Confirming);
     while !wait.is_over(&pager.clock) {
-        let Some(mut state) = mm.lock_quiet(DOOR_PATIENCE) else {
+        let Some(mut state) = mm.lock_quiet(LISTENER_PATIENCE) else {
             pager.host.sleep(LOOK_PAUSE);
             continue;
         };
         if state.ended {
             return false;
         }
-        let token = fork::show_token(pager, mm, &mut state);
+        let token = fork::show_identity(pager, mm, &mut state);
         drop(state);
         match token {
             Ok(token) => return token.is_seen_by(process),
             Err(PlaceError::Dead) => return false,
-            // Something is there already, or the mapping is changing: another place, another time.
+            // A page is there already, or the mapping is changing. The next attempt uses another
+            // slot.
             Err(_) => pager.host.sleep(LOOK_PAUSE),
         }
     }
@@ -425,19 +434,19 @@ mod tests {
     #[test]
     fn who_has_yet_to_greet_is_waited_for_and_not_for_ever() {
         let pager = Arc::new(quiet::pager_by(Clock::simulated()));
-        let mut door = Door::new(&pager);
+        let mut agents = AgentListener::new(&pager);
         let (silent, _silents) = Socket::pair().expect("two sockets");
         let (late, its) = Socket::pair().expect("two sockets");
-        door.came(Box::new(silent));
-        door.came(Box::new(late));
-        door.forget();
-        assert_eq!(door.connections().count(), 2, "it may wait for memory itself");
+        agents.came(Box::new(silent));
+        agents.came(Box::new(late));
+        agents.forget();
+        assert_eq!(agents.connections().count(), 2, "it may wait for memory itself");
         its.send(b"?", &[]).expect("it is heard");
         pager.clock.stall(Duration::from_secs(3600));
-        door.forget();
-        assert_eq!(door.connections().count(), 2, "the host ran nobody");
+        agents.forget();
+        assert_eq!(agents.connections().count(), 2, "the host ran nobody");
         pager.clock.advance(Duration::from_secs(31));
-        door.forget();
-        assert_eq!(door.connections().count(), 1, "what came late is heard next");
+        agents.forget();
+        assert_eq!(agents.connections().count(), 1, "what came late is heard next");
     }
 }

@@ -1,16 +1,18 @@
-//! The guard: has writes to pages that relatives share ask first.
+//! Copy-on-write protection: makes the first write to a page that a fork group shares a page fault.
 //!
-//! After a fork the kernel copies each page that either side writes to, at its own speed, and tells
-//! nobody: near the limit a child that writes to what it inherited would double the tree's memory
-//! unseen. So shared pages are write-protected on both sides. The first write to one arrives as a
-//! message, the copy is charged, and waits for memory like any other page.
+//! After a fork the kernel copies each page that either side writes to, at its own speed, and sends
+//! no message. Near the limit, a child that writes to inherited pages would double the tree's
+//! memory unseen. So the pager write-protects shared pages on both sides. The first write to such a
+//! page arrives as a message. The pager charges the copy, and the copy waits for memory like any
+//! other page.
 //!
-//! * COW-1: pages that hold what the kernel writes when a thread ends are left out: no message is sent
-//!   for a fault at that moment, and the write would be lost (`Link::pins`).
-//! * COW-2: a page that turns out to be the process's own costs nothing: the guard is lifted from it and
-//!   from those beside it.
-//! * COW-3: the guard is about memory only: a page that escapes it (registered later, a change in
-//!   flight) is copied unseen and found by the next measurement.
+//! * COW-1: Pages to which the kernel writes when a thread ends are left out. The kernel sends no
+//!   message for a fault at that moment, and the write would be lost (`Link::pins`).
+//! * COW-2: A page that turns out to be the process's own costs nothing. The protection is removed
+//!   from that page and its neighbours.
+//! * COW-3: The protection concerns only the amount of memory. A page may escape it, because the
+//!   page is registered later or a change is in flight. Such a page is copied unseen, and the next
+//!   measurement finds it.
 
 use crate::limits::SLICE_PAGES;
 use crate::mm::{Mm, State};
@@ -22,19 +24,20 @@ use ebb_sys::pagemap::EXCLUSIVE_RUN_MAX;
 use ebb_sys::uffd::PlaceError;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Pages that may be copied unseen beside the reserve: a little.
+/// Pages that may be copied unseen, beyond the reserve.
 const UNSEEN_PAGES: u64 = 64;
 
-/// Whether `copies` more pages would not fit.
+/// Returns whether `copies` more pages would not fit.
 pub fn is_needed(pager: &Pager, copies: u64) -> bool {
     pager.managing.load(Relaxed) && copies > UNSEEN_PAGES && pager.resident().zone.free() < copies
 }
 
-/// Guards the pages of a range, `pins` (in order) excepted. False if the address space is changing: to be tried again.
+/// Write-protects the pages of a range, except `pins` (in order). Returns false if the address
+/// space is changing, so that the caller must retry.
 pub fn raise_range(uffd: &dyn AddressSpace, start: u64, end: u64, pins: &[u64]) -> bool {
     let page = PAGE_SIZE as u64;
     let protect = |from: u64, to: u64| {
-        // What is gone needs no guard.
+        // An unmapped range needs no protection.
         from >= to || uffd.protect(from, to - from) != Err(PlaceError::Changing)
     };
     let first = pins.partition_point(|&vpn| vpn * page < start);
@@ -48,7 +51,7 @@ pub fn raise_range(uffd: &dyn AddressSpace, start: u64, end: u64, pins: &[u64]) 
     protect(at, end)
 }
 
-/// Guards a process that shares pages with relatives. For the monitor.
+/// Write-protects a process that shares pages in its fork group. The monitor calls this.
 pub fn raise_all(mm: &Mm) {
     let Some(link) = mm.link.get() else { return };
     let Some(pins) = link.pins() else { return };
@@ -59,23 +62,24 @@ pub fn raise_all(mm: &Mm) {
     if !all {
         return;
     }
-    mm.guarded.store(true, Relaxed);
-    // Pinned in between.
+    mm.cow_protected.store(true, Relaxed);
+    // These pages were pinned in between.
     let Some(now) = link.pins() else {
         for (from, to) in areas.iter().flat_map(|(start, end)| slices(mm, start, end)) {
-            // What is gone is not guarded either.
+            // An unmapped range is not protected either.
             let _ = mm.uffd.unprotect(from, to - from);
         }
         return;
     };
     for vpn in now.into_iter().filter(|vpn| pins.binary_search(vpn).is_err()) {
-        // It may be gone again.
+        // The page may be unmapped again.
         let _ = mm.uffd.unprotect(vpn * PAGE_SIZE as u64, PAGE_SIZE as u64);
     }
 }
 
-/// A range in stretches with a slice of what is known there. The calls for them are made with no lock held, but the kernel has
-/// whoever maps memory wait for each, and whoever touches it behind those.
+/// Divides a range into parts with a slice of known pages each. The caller holds no lock for the
+/// calls on these parts. But the kernel makes each thread that maps memory wait for the call.
+/// Threads that fault wait behind those threads.
 fn slices(mm: &Mm, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut at = start;
     std::iter::from_fn(move || {
@@ -86,14 +90,14 @@ fn slices(mm: &Mm, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// How many pages from a guarded one on are the process's own: the guard is lifted from them. None:
-/// that page is shared, and the write will copy it.
+/// Returns how many pages from a write-protected one on are the process's own, so that the
+/// protection is removed. None if that page is shared, so that the write will copy it.
 pub fn own_run(mm: &Mm, state: &State, vpn: Vpn) -> Option<u64> {
     let process = mm.process()?;
     let end = state.areas.end_of(vpn.address()).unwrap_or(vpn.address() + PAGE_SIZE as u64);
     let most = Vpn::of_address(end).0 - vpn.0;
     let run = process.exclusive_run(vpn.0, EXCLUSIVE_RUN_MAX.min(most as usize)).ok()?;
-    // Beyond a page that we know nothing of there may be the kernel's zero page, which is guarded too.
+    // Beyond an unknown page there may be the kernel's zero page, which is write-protected, too.
     let known = (0..run as u64)
         .take_while(|&ahead| matches!(state.space.get(Vpn(vpn.0 + ahead)), Entry::Resident(_)))
         .count() as u64;
