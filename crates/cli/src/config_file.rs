@@ -354,6 +354,10 @@ gen.min_ttl_ms = 1000
             ),
             ("report-file = ''", "ebb.toml:1: report-file: it is empty"),
             ("pressure-target = '90%'", "ebb.toml:1: pressure-target: 90%: write a share"),
+            (
+                "[set]\nswap.order = 'address'",
+                "ebb.toml:2: --set swap.order=address: no run reads swap.order; only `ebb lab run",
+            ),
             ("[set]\nreadhead = 1", "ebb.toml:2: --set readhead=1: unknown switch 'readhead'"),
             ("[set]\ngen.min_ttl_ms = 'x'", "ebb.toml:2: --set gen.min_ttl_ms=x: "),
             ("[set]\ncpu_follow = []", "ebb.toml:2: set.cpu_follow: write a number"),

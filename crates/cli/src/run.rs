@@ -9,6 +9,7 @@ use crate::folder::Folder;
 use crate::program::{self, Kind};
 use crate::{config_file, doctor, exec, inject, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
+use ebb_mm::tunables::Tunables;
 use ebb_pager::events::{self, Event, Why};
 use ebb_pager::patience::Patience;
 use ebb_pager::{
@@ -490,6 +491,11 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
         ) => {
             return Err(format!(
                 "--set {setting}: no valid value; the switches of the pager are {OWN_SWITCHES}"
+            ));
+        }
+        (key, _) if Tunables::LAB_ONLY.contains(&key) => {
+            return Err(format!(
+                "--set {setting}: no run reads {key}; only `ebb lab run --set {setting}` does"
             ));
         }
         _ => {

@@ -338,6 +338,29 @@ tunables! {
 }
 
 impl Tunables {
+    /// Keys of the switches that the laboratory's model of Linux reads, and no [`Engine`] does.
+    ///
+    /// [`Engine`]: crate::engine::Engine
+    pub const LAB_ONLY: [&'static str; 17] = [
+        "swappiness",
+        "gen.memcg_lru",
+        "classic.flush",
+        "reclaim.notes",
+        "reclaim.slab",
+        "reclaim.hold",
+        "reclaim.shmem_fs",
+        "reclaim.oom",
+        "reclaim.no_progress",
+        "reclaim.isolated",
+        "reclaim.congested_ms",
+        "swap.keep_slot",
+        "swap.order",
+        "swap.ahead",
+        "swap.page_cluster",
+        "file.one_mark",
+        "file.fault_around",
+    ];
+
     /// Returns every switch with its value, its alternatives and its meaning.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::random::Random;
 use crate::resident::{Arrival, Entry};
 
 /// Returns an engine with a budget of `limit` pages that are all in use.
@@ -131,4 +132,80 @@ fn loads_say_what_they_cost() {
     let loads = Loads { near: 90, far: 10, ..Loads::default() };
     assert_eq!(loads.cost_permille(), Some((90 * NEAR_COST + 10 * FAR_COST) / 100));
     assert_eq!(loads.since(&loads).cost_permille(), None);
+}
+
+/// Returns the pages that an engine under `tunables` stores, in order. Memory has 2,000 pages. Half
+/// of the accesses go to 1,500 pages, half to 6,000.
+fn stored(tunables: Tunables, evidence: Evidence) -> Vec<Vpn> {
+    let mut engine = Engine::new(2_000, 2_000, tunables, evidence);
+    let mut space = engine.create_space(Vpn(1 << 20));
+    let (wake_requests, mut random, mut stored) = (WakeRequests::new(), Random(1), Vec::new());
+    for _ in 0..30_000 {
+        let span = if random.below(2) == 0 { 1_500 } else { 6_000 };
+        let vpn = Vpn(random.below(span).into());
+        let (how, slot) = match space.get(vpn) {
+            Entry::Resident(_) => {
+                space.touch(vpn);
+                continue;
+            }
+            Entry::Standby(pfn) => {
+                engine.set.reactivate(&mut space, pfn);
+                continue;
+            }
+            Entry::Stored { slot, .. } => (Arrival::Loaded, Some(slot)),
+            Entry::None => (Arrival::Fresh, None),
+        };
+        let charge = engine.set.zone.charge(1);
+        engine.set.zone.place(charge);
+        engine.set.map(&mut space, vpn, how, slot);
+        if engine.set.zone.is_low() {
+            engine.ask(&wake_requests);
+        }
+        let mut pages = Vec::new();
+        match engine.next(&wake_requests, Seen::default()) {
+            Do::ToStandby(max) => {
+                engine.isolate(max, &mut pages);
+                pages.iter().for_each(|&pfn| engine.set.deactivate(&mut space, pfn, 0));
+            }
+            Do::Store(max) => {
+                engine.oldest_standby(max, &mut pages);
+                for &pfn in &pages {
+                    let frame = engine.set.frame(pfn);
+                    let slot =
+                        frame.slot().unwrap_or_else(|| engine.set.take_slot().expect("room"));
+                    engine.set.evict(&mut space, pfn, slot);
+                    engine.set.zone.gone(1);
+                    stored.push(frame.vpn);
+                }
+            }
+            _ => {}
+        }
+        let pages = pages.len() as u64;
+        engine.did(Did { pages, scanned: pages, progress: pages });
+    }
+    stored
+}
+
+/// `ebb run --set` refuses these switches: none changes what an engine stores.
+#[test]
+fn switches_of_the_laboratory_decide_nothing_here() {
+    for evidence in [Evidence::Standby, Evidence::AccessedBits] {
+        let before = stored(evidence.tunables(), evidence);
+        assert!(before.len() > 1_000, "{}", before.len());
+        let mut tunables = evidence.tunables();
+        for row in evidence.tunables().rows() {
+            if Tunables::LAB_ONLY.contains(&row.key) {
+                let words = row.meanings.iter().map(|&(word, _)| word);
+                let others = words.chain(row.expected.split('|')).chain(["7"]);
+                let mut others = others.filter(|&other| other != row.value);
+                let set = others.any(|other| tunables.set_pair(row.key, other).is_ok());
+                assert!(set, "{row:?}");
+            }
+        }
+        assert_ne!(tunables, evidence.tunables());
+        assert!(stored(tunables, evidence) == before, "{evidence:?}");
+        let mut tunables = evidence.tunables();
+        tunables.set("gen.probation=40").expect("a switch");
+        assert!(stored(tunables, evidence) != before, "others do: {evidence:?}");
+    }
 }

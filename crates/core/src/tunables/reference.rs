@@ -27,6 +27,9 @@ fn line(row: &Row, presets: &[(&str, Vec<Row>)]) -> String {
     if row.meanings.is_empty() && row.expected != "a number" {
         text += &format!(" (`{}`)", row.expected.replace('|', "`, `"));
     }
+    if Tunables::LAB_ONLY.contains(&row.key) {
+        text += " (Only in `ebb lab`.)";
+    }
     for (value, meaning) in row.meanings {
         text += &format!("\n  * `{value}`: {}", meaning.trim());
     }
@@ -59,8 +62,8 @@ pub fn reference() -> String {
         "# Switches of the engine\n\n\
          `--set KEY=VALUE` of `ebb run` and `ebb lab` sets one switch, `--set preset=NAME` several.\n\
          So does a file (docs/ebb.toml). The values here are the defaults of `ebb lab` and of the\n\
-         library. `ebb run` begins with the preset `standby`. `ebb lab policies --reference` writes this\n\
-         page.\n\n\
+         library. `ebb run` begins with the preset `standby`, and refuses switches that only `ebb lab`\n\
+         reads. `ebb lab policies --reference` writes this page.\n\n\
          ## Presets\n\n",
     );
     for (name, meaning) in PRESETS.iter().zip(MEANINGS) {
