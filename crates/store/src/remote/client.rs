@@ -1,8 +1,13 @@
-//! One thread's connections to the nodes of a tier: sends what is asked to all of them, then receives.
+//! Client of a remote tier: one thread's connections to the nodes. It sends requests to all nodes
+//! first, then receives.
 //!
 //! Invariants:
-//! * CLIENT-1: what a request did is known only from its own answer. One that was sent and not answered may be carried out
-//!   later, even after another that was sent after it: it is `unsure`, and its keys are never used for anything else.
+//! * CLIENT-1: only a request's own answer shows whether it was carried out. A request that was
+//!   sent and not answered may be carried out later, even after one that was sent after it. It is
+//!   `unsure`, and its keys are never used again.
+//! * CLIENT-2: an answer belongs to the oldest request of its connection that has none. A request
+//!   whose connection broke takes no answer from the next connection to the same node, and nothing
+//!   is asked beside requests that wait for answers.
 
 use super::connection::Connection;
 use super::server::{NotNow, Server, explain};
@@ -14,27 +19,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The most that a server says in words, instead of or beside an answer.
+/// Largest number of bytes of a server's text, instead of or beside an answer.
 const WORDS_MAX: usize = 64 << 10;
-/// Between two tries of a thread that does nothing else.
+/// Interval between two tries of a thread that does nothing else.
 const RETRY: Duration = Duration::from_millis(20);
-/// How often a master is asked for its replicas.
+/// Interval at which a master is asked for its replicas.
 const COUNT_REPLICAS_EVERY: Duration = Duration::from_secs(1);
-/// A replica that has been silent for so long is none.
+/// A replica that has been silent for longer does not count as live.
 const REPLICA_LAG_MAX_SECONDS: u32 = 10;
-/// How long a master is to wait for its replicas' acknowledgement at a time.
+/// How long a master waits for its replicas' acknowledgement at a time, in milliseconds.
 const WAIT_MS: u32 = 1000;
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Nothing yet, and why not.
+    /// Not done yet; the reason.
     Pending(String),
     /// The server's answer.
     Done(Value),
-    /// The server takes no more: its words.
+    /// The server has no room; its message.
     Full(String),
-    /// It cannot be had.
+    /// The request has failed for good; the reason.
     Lost(String),
 }
 
@@ -42,18 +47,19 @@ pub(super) enum Outcome {
 pub(super) struct Request {
     slot: u16,
     packed: Vec<u8>,
-    /// The most bytes that its answer has.
+    /// Largest number of bytes of the answer.
     bound: usize,
-    /// Whether replicas must have it, too.
+    /// Whether replicas must have the data, too.
     replicated: bool,
-    /// Where a node has sent us, for this once.
+    /// Node to which an ASK redirection sends this request, once.
     asking: Option<Address>,
     pub unsure: bool,
     pub outcome: Outcome,
 }
 
 impl Request {
-    /// One command, whose answer has no more than `bound` bytes but for a server's words.
+    /// Creates a request of one command. Its answer has at most `bound` bytes, a server's text not
+    /// counted.
     pub(super) fn new(slot: u16, packed: Vec<u8>, bound: usize, replicated: bool) -> Self {
         let (bound, outcome) = (bound + WORDS_MAX, Outcome::Pending(String::new()));
         Self { slot, packed, bound, replicated, asking: None, unsure: false, outcome }
@@ -63,13 +69,13 @@ impl Request {
         matches!(self.outcome, Outcome::Pending(_))
     }
 
-    /// For the next use of its memory.
+    /// Returns the buffer for reuse.
     pub(super) fn into_buffer(self) -> Vec<u8> {
         self.packed
     }
 }
 
-/// Begins a command of so many words.
+/// Begins a command of `count` words.
 pub(super) fn words(packed: &mut Vec<u8>, count: usize) {
     // Writing to memory cannot fail.
     let _ = write!(packed, "*{count}\r\n");
@@ -85,7 +91,11 @@ pub(super) fn word(packed: &mut Vec<u8>, parts: &[&[u8]]) {
 
 struct Link {
     connection: Connection,
-    /// Live replicas, and when they were counted.
+    /// Number of this connection among all that the client has opened.
+    number: u64,
+    /// Requests that were sent and whose answers have not been read.
+    unanswered: u32,
+    /// Number of live replicas, and when they were counted.
     replicas: Option<(Instant, u32)>,
 }
 
@@ -93,6 +103,8 @@ struct Link {
 pub(super) struct Client {
     server: Arc<Server>,
     links: HashMap<Address, Link>,
+    /// Number of connections opened.
+    opened: u64,
     reported_alone: bool,
 }
 
@@ -100,17 +112,20 @@ pub(super) struct Client {
 struct Sent {
     at: usize,
     address: Address,
-    /// Answers to come before those that were asked for, and whether one comes after them: of so many replicas.
+    /// Number of the connection by which the request went (CLIENT-2).
+    link: u64,
+    /// Number of answers that come before the request's own, and the number of replicas to wait
+    /// for. If that is not 0, one more answer follows.
     before: usize,
     replicas: u32,
 }
 
 impl Client {
     pub(super) fn new(server: Arc<Server>) -> Self {
-        Self { server, links: HashMap::new(), reported_alone: false }
+        Self { server, links: HashMap::new(), opened: 0, reported_alone: false }
     }
 
-    /// Tries all that is pending, once.
+    /// Tries all pending requests once.
     pub(super) fn attempt(&mut self, requests: &mut [Request]) {
         let mut sent = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter_mut().enumerate() {
@@ -127,12 +142,13 @@ impl Client {
         }
     }
 
-    /// Tries until all is done, or cannot be had.
+    /// Tries until all requests are done or have failed.
     pub(super) fn run(&mut self, requests: &mut [Request]) {
         self.run_within(requests, self.server.spec.wait, false);
     }
 
-    /// The same within another time, perhaps also while the tier is being closed.
+    /// Tries until all requests are done or have failed, within `limit`. With `closing` it goes on
+    /// while the tier is being closed.
     pub(super) fn run_within(&mut self, requests: &mut [Request], limit: Duration, closing: bool) {
         let began = Instant::now();
         loop {
@@ -185,7 +201,10 @@ impl Client {
             .and_then(|()| send(&request.packed))
             .and_then(|()| if replicas == 0 { Ok(()) } else { send(&wait_for(replicas)) });
         match all {
-            Ok(()) => Ok(Sent { at, address, before, replicas }),
+            Ok(()) => {
+                link.unanswered += 1;
+                Ok(Sent { at, address, link: link.number, before, replicas })
+            }
             Err(error) => {
                 request.unsure = true;
                 Err(self.broken(&address, &error))
@@ -193,19 +212,24 @@ impl Client {
         }
     }
 
-    /// A connection, and how many replicas are to have what is written.
+    /// Opens a connection, and returns how many replicas must acknowledge a write.
     fn prepare(&mut self, address: &Address, replicated: bool) -> Result<u32, RedisError> {
         if !self.links.contains_key(address) {
             let connection = self.server.connect(address)?;
-            self.links.insert(address.clone(), Link { connection, replicas: None });
+            self.opened += 1;
+            let link = Link { connection, number: self.opened, unanswered: 0, replicas: None };
+            self.links.insert(address.clone(), link);
         }
         let wanted = self.server.spec.replicas.unwrap_or(u32::from(self.server.cluster));
         if !replicated || wanted == 0 {
             return Ok(0);
         }
         let link = self.links.get_mut(address).expect("it is there");
+        // The answer to a question is the next one that comes.
+        let asks = link.unanswered == 0;
         let live = match link.replicas {
-            Some((counted, live)) if counted.elapsed() < COUNT_REPLICAS_EVERY => live,
+            Some((counted, live)) if !asks || counted.elapsed() < COUNT_REPLICAS_EVERY => live,
+            None if !asks => wanted,
             _ => {
                 let text: String =
                     redis::cmd("INFO").arg("replication").query(&mut link.connection)?;
@@ -225,7 +249,9 @@ impl Client {
 
     fn receive(&mut self, sent: &Sent, request: &mut Request) -> Outcome {
         let Sent { address, before, replicas, .. } = sent;
-        let Some(link) = self.links.get_mut(address) else {
+        // CLIENT-2.
+        let link = self.links.get_mut(address).filter(|link| link.number == sent.link);
+        let Some(link) = link else {
             request.unsure = true;
             return Outcome::Pending(format!("{address}: the connection broke"));
         };
@@ -245,6 +271,7 @@ impl Client {
                 }
             }
         }
+        link.unanswered -= 1;
         if let Some(error) = refusal {
             return self.refused(address, request, &error);
         }
@@ -263,13 +290,13 @@ impl Client {
         Outcome::Done(values.swap_remove(*before))
     }
 
-    /// A connection is of no use any more.
+    /// Drops a broken connection.
     fn broken(&mut self, address: &Address, error: &RedisError) -> Outcome {
         self.links.remove(address);
         self.set_back(address, &explain(error))
     }
 
-    /// A server has answered that it will not.
+    /// Handles an error answer of a server.
     fn refused(&mut self, address: &Address, request: &mut Request, error: &RedisError) -> Outcome {
         let words = explain(error);
         match error.code() {
@@ -312,14 +339,14 @@ fn wait_for(replicas: u32) -> Vec<u8> {
     packed
 }
 
-/// HOST:PORT as a node names another; it may leave out the host, which is its own then.
+/// Parses HOST:PORT as a node names another. Without a host it is the node's own.
 fn parse_address(text: &str, from: &Address) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
     let host = if host.is_empty() { &from.host } else { host.trim_matches(['[', ']']) };
     Some(Address { host: host.to_owned(), port: port.parse().ok()? })
 }
 
-/// Of what a master says of its replicas: those that are up to date but for what is on its way.
+/// Counts the replicas in a master's `INFO` text that are live.
 fn live_replicas(info: &str) -> u32 {
     let is_live = |line: &&str| {
         let Some((name, fields)) = line.split_once(':') else { return false };
@@ -338,6 +365,9 @@ fn live_replicas(info: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Notice, TierName};
+    use std::io::{BufRead, BufReader};
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn replicas_count_while_they_are_there_and_keep_up() {
@@ -349,6 +379,78 @@ mod tests {
             slave_read_only:1\r\nmaster_failover_state:no-failover\r\n";
         assert_eq!(live_replicas(info), 2);
         assert_eq!(live_replicas("role:slave\r\n"), 0);
+    }
+
+    /// Starts a node that answers `=N` with N, and makes its client. Its master has one replica.
+    fn client_of_a_node() -> (Client, Address) {
+        const INFO: &str = "slave0:ip=127.0.0.1,port=1,state=online,offset=1,lag=0\r\n";
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let answer = |line: &str| match line.strip_prefix('=') {
+            Some(number) => format!(":{number}\r\n"),
+            None if line == "WAIT" => ":1\r\n".to_owned(),
+            None if line == "INFO" => format!("${}\r\n{INFO}\r\n", INFO.len()),
+            None => String::new(),
+        };
+        let serve = move |caller: TcpStream| {
+            let mut answers = caller.try_clone().expect("a descriptor");
+            for line in BufReader::new(caller).lines().map_while(Result::ok) {
+                let _ = answers.write_all(answer(&line).as_bytes());
+            }
+        };
+        std::thread::spawn(move || {
+            for caller in listener.incoming().flatten() {
+                std::thread::spawn(move || serve(caller));
+            }
+        });
+        let url = format!("redis://127.0.0.1:{port}?replicas=1");
+        let crate::TierSpec::Redis(spec) = crate::parse_tiers(&url).expect("a tier").remove(0)
+        else {
+            unreachable!("a remote tier");
+        };
+        let server = Server::new(TierName::Redis(0), &spec, None, None, Notice::default());
+        (Client::new(Arc::new(server)), spec.hosts[0].clone())
+    }
+
+    fn request(text: &str, replicated: bool) -> Request {
+        Request::new(0, format!("{text}\r\n").into_bytes(), 64, replicated)
+    }
+
+    /// A server was restarted between two requests of one attempt. The first took the answer of the
+    /// second, which waited for one until its time was over: ten minutes, in a test that failed.
+    #[test]
+    fn a_request_takes_no_answer_of_the_connection_after_its_own() {
+        let (mut client, address) = client_of_a_node();
+        let (mut first, mut second) = (request("=1", false), request("=2", false));
+        let by_the_first = client.send(0, &mut first).expect("the node is there");
+        client.links.remove(&address);
+        let by_the_second = client.send(1, &mut second).expect("the node is there");
+        let outcome = client.receive(&by_the_first, &mut first);
+        assert!(matches!(outcome, Outcome::Pending(_)) && first.unsure, "{outcome:?}");
+        let outcome = client.receive(&by_the_second, &mut second);
+        assert!(matches!(outcome, Outcome::Done(Value::Int(2))) && !second.unsure, "{outcome:?}");
+    }
+
+    /// The question for replicas took the answer of a request before it.
+    #[test]
+    fn nothing_is_asked_beside_requests_that_wait_for_answers() {
+        let (mut client, address) = client_of_a_node();
+        let mut requests = [("=1", false), ("=2", true)].map(|(text, of)| request(text, of));
+        let mut attempt = |client: &mut Client, from: usize| {
+            client.attempt(&mut requests[from..]);
+            for (request, answer) in requests.iter_mut().zip(1..).skip(from) {
+                let outcome = std::mem::replace(&mut request.outcome, Outcome::Pending("".into()));
+                let its = matches!(outcome, Outcome::Done(Value::Int(got)) if got == answer);
+                assert!(its, "{answer}: {outcome:?}");
+            }
+        };
+        attempt(&mut client, 0);
+        attempt(&mut client, 1);
+        let replicas = &mut client.links.get_mut(&address).expect("it is open").replicas;
+        let (counted, live) = replicas.expect("nothing waited, and the node was asked");
+        assert_eq!(live, 1);
+        *replicas = Some((counted - 2 * COUNT_REPLICAS_EVERY, live));
+        attempt(&mut client, 0);
     }
 
     #[test]
