@@ -1,10 +1,10 @@
-//! What surrounds a run: limits, standard streams, signals and descriptors that it inherits, folders that
-//! others may write to, disks that are full, files of the system that are missing.
+//! Tests the surroundings of a run: inherited limits, standard streams, signals and descriptors,
+//! folders that others may write to, full disks, missing system files.
 //!
-//! Each test is a line for the shell, with `$ebb` and `$verify` (a program that takes 48 MiB and
-//! checks each byte of it), run plainly where the same is to come out as with Ebb. Both are found
-//! by PATH: a path of theirs may have a space. What a line has to wait for it reads from `$gate`,
-//! which a line is written to when it has come.
+//! Each test is a line for the shell with `$ebb` and `$verify` (a program that takes 48 MiB and
+//! checks each byte). Some tests compare it with a plain run. PATH finds both programs, because
+//! their paths may contain a space. A line waits for an event by a read from `$gate`, and the test
+//! writes a line to `$gate` when the event has come.
 
 use ebb_e2e::account::need_root;
 use ebb_e2e::build::{ebb, program};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// Where runs are made by a line for the shell, this user can make one.
+/// Skips the test if this user cannot make a run, for tests in which a shell starts the runs.
 fn need_ebb() {
     static CAN_RUN: OnceLock<bool> = OnceLock::new();
     let doctor = || Launch::new(ebb()).args(["doctor", "--format", "json"]).run().text();
@@ -40,17 +40,18 @@ fn shell(line: &str) -> Launch {
         .env("verify_file", &verify)
 }
 
-/// PATH, with the folders of these.
+/// Returns PATH with the folders of these files.
 fn path_of(files: &[&Path]) -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = files.iter().filter_map(|file| file.parent()).map(Path::to_owned);
     let mut all: Vec<PathBuf> = folders.collect();
-    // The first before all others, the rest behind: programs of the tests have names of others.
+    // The first folder goes before PATH and the rest behind it, because test programs share names
+    // with system programs.
     all.splice(1..1, std::env::split_paths(&path));
     std::env::join_paths(all).expect("a PATH")
 }
 
-/// The line, in whose folder `$folder` is a pipe `$gate`.
+/// Runs a line for which `$gate` is a named pipe in a folder of the test.
 fn gated(line: &str) -> Outcome {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let gate = folder.path().join("gate");
@@ -65,7 +66,7 @@ fn right_answer(mib: u32) -> String {
     Launch::program("verify", &format!("{mib} 1")).run().text()
 }
 
-/// What the line says without Ebb it says with it: `$run` is nothing, or Ebb.
+/// Checks that a line prints the same without and with Ebb. `$run` is empty, or Ebb.
 #[track_caller]
 fn alike(line: &str) {
     let plain = shell(line).env("run", "").run();
@@ -73,7 +74,7 @@ fn alike(line: &str) {
     assert_eq!(text, plain.text(), "{line}");
 }
 
-/// Ebb fails with one line that has `word` in it.
+/// Checks that Ebb fails with one line that has `word` in it.
 #[track_caller]
 fn refused(line: &str, word: &str) {
     let outcome = run(line);
@@ -95,7 +96,8 @@ fn limits_of_the_program_stay_as_they_were() {
     );
 }
 
-/// The pager was killed by SIGXFSZ as soon as its file was larger than what the program may write.
+/// Shows that the program's limit of file sizes does not apply to the pager. SIGXFSZ kills a pager
+/// whose file exceeds it.
 #[test]
 fn a_limit_of_file_sizes_is_not_the_pagers() {
     let line = "ulimit -Sf 1024; exec \"$ebb\" run --memory-max 16M --swap file -- $verify 48 1";
@@ -103,8 +105,8 @@ fn a_limit_of_file_sizes_is_not_the_pagers() {
     assert_eq!(outcome.expect_code(0).text(), right_answer(48));
 }
 
-/// The memory that agent and pager share is a file, too: under the hard limit it could not be made, or the program
-/// was killed by SIGXFSZ.
+/// Shows that a hard limit of file sizes does not apply to the memory that agent and pager share,
+/// which is a file, too. Otherwise it cannot be created, or SIGXFSZ kills the program.
 #[test]
 fn a_hard_limit_of_file_sizes_leaves_the_agent_its_memory() {
     let script = "x = b''.join(b'%-4096d' % i for i in range(8000)); import os; \
@@ -132,24 +134,27 @@ fn limits_of_data_stacks_and_locked_memory_leave_room() {
     }
 }
 
-/// The pool counts in it, which a program that needs nearly all of it must be told.
+/// Shows that the doctor reports a limit of data. The pool counts in that limit, which matters to a
+/// program that needs nearly all of it.
 #[test]
 fn a_limit_of_data_is_told_by_the_doctor() {
     let outcome = shell("ulimit -d 131072; exec \"$ebb\" doctor").run();
     assert!(outcome.text().contains("ulimit -d: soft 134217728"), "{}", outcome.text());
 }
 
-/// A run waited for ever when the pager could not take its program in.
+/// Shows that too few descriptors are reported. A run must not wait for ever when the pager cannot
+/// take its program in.
 #[test]
 fn too_few_descriptors_are_told() {
     refused("ulimit -n 10; exec $run true", "ulimit -n");
 }
 
-/// Without descriptors the pager found nobody to kill, and all went on waiting for it. Programs that could
-/// not be taken in may run on without an agent; where a fork cannot be followed the run ends.
+/// Shows that a tree which needs more descriptors than there are ends. Without descriptors the
+/// pager must still find the processes to kill. Programs that cannot join may run on without an
+/// agent, but a fork that cannot be followed ends the run.
 #[test]
 fn a_tree_that_needs_more_descriptors_than_there_are_ends() {
-    // All nine are there before the first may end.
+    // All nine processes exist before the first may end.
     let tree = "exec 3<>\"$gate\"; for n in 1 2 3 4 5 6 7 8 9; do sh -c \"read x <&3\" & done; \
                 for n in 1 2 3 4 5 6 7 8 9; do echo >&3; done; wait";
     for _ in 0..10 {
@@ -160,7 +165,7 @@ fn a_tree_that_needs_more_descriptors_than_there_are_ends() {
     }
 }
 
-/// The program's own limit of CPU time ends it as it would without Ebb.
+/// Shows that the program's own limit of CPU time ends it as without Ebb.
 #[test]
 fn a_limit_of_cpu_time_is_the_programs() {
     alike("ulimit -t 1; $run sh -c 'while :; do :; done'");
@@ -168,7 +173,8 @@ fn a_limit_of_cpu_time_is_the_programs() {
     alike("ulimit -St 1; $run sh -c 'trap \"echo told; exit 3\" XCPU; while :; do :; done'");
 }
 
-/// One that the pager may not lift, and reaches before any of the programs does.
+/// Shows that a limit of CPU time is named which the pager may not lift and reaches before any
+/// program does.
 #[test]
 fn a_limit_of_cpu_time_that_the_pager_reaches_is_named() {
     need_root();
@@ -186,13 +192,13 @@ fn a_limit_of_cpu_time_that_the_pager_reaches_is_named() {
 fn a_limit_of_address_space_leaves_room() {
     let outcome = run("ulimit -v 400000; exec $run $verify 48 1");
     assert_eq!(outcome.expect_code(0).text(), right_answer(48));
-    // Plainly nothing would go: nor does it with Ebb.
+    // With this limit the plain program fails, and so does the run.
     let line = "ulimit -v 20000; exec $run $verify 48 1";
     assert_ne!(shell(line).env("run", "").run().code(), 0);
     assert_ne!(run(line).code(), 0);
 }
 
-/// What is out cannot be dumped, and is not waited for.
+/// Shows that a core dump does not wait for stored pages, which it cannot contain.
 #[test]
 fn a_program_that_dumps_core_ends_as_it_would() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -205,7 +211,7 @@ fn a_program_that_dumps_core_ends_as_it_would() {
 
 // ---- streams, signals, descriptors -----------------------------------------------------------
 
-/// The language's runtime puts /dev/null where standard streams are closed.
+/// Shows that closed streams stay closed. Rust's runtime opens /dev/null in their place.
 #[test]
 fn closed_streams_stay_closed() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -227,17 +233,18 @@ fn closed_streams_stay_closed() {
 fn ignored_signals_stay_ignored() {
     alike("trap '' PIPE XFSZ XCPU; $run grep SigIgn /proc/self/status");
     alike("$run grep SigIgn /proc/self/status");
-    // Who ignores the ends of its children is told of none.
+    // A parent that ignores SIGCHLD gets no report of the ends of its children.
     let ignoring = "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); \
                     os.execvp('sh', ['sh', '-c', 'exec $run sh -c \"exit 7\"'])";
     let outcome = shell("exec python3 -c \"$python\"").env("python", ignoring).run();
     outcome.expect_code(7);
 }
 
-/// In the idle class of CPUs they were in that of disks, too, and each read waited until nobody wrote, 10 ms now and then.
+/// Shows that fault threads have the normal I/O class. The idle CPU class implies the idle I/O
+/// class, in which each read waits, at times for 10 ms, until no process writes.
 #[test]
 fn fault_threads_read_as_anybody_does() {
-    // The program's parent's children: the pager is the other.
+    // Of the children of the program's parent, the other one is the pager.
     let look = "for task in $(grep -lx faults /proc/[0-9]*/task/*/comm); do \
                 thread=${task%/comm}; grep -qs __pager ${thread%/task/*}/cmdline || continue; \
                 [ $(cut -d' ' -f4 ${thread%/task/*}/stat) = $PPID ] && ionice -p ${thread##*/}; done; true";
@@ -247,10 +254,10 @@ fn fault_threads_read_as_anybody_does() {
     assert!(lines.iter().all(|line| line.starts_with("best-effort: prio 4")), "{text}");
 }
 
-/// Front and pager held copies of all that was meant for the program.
+/// Shows that supervisor and pager keep no copies of the descriptors meant for the program.
 #[test]
 fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
-    // The program runs on until the end has come.
+    // The program runs on until the end of the pipe has come.
     let end = "read x <&3; echo $?; echo >\"$gate\"";
     let line = format!("exec 3< <($run sh -c 'exec >&-; read x <\"$gate\"' 2>/dev/null); {end}");
     assert_eq!(gated(&line).text(), "1\n", "the end");
@@ -259,10 +266,11 @@ fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
     assert_eq!(gated(&line).text(), "1\n", "a descriptor of the program's");
 }
 
-/// Where messages go the end comes with the end of the run: Ebb may have one to say until then.
+/// Shows that a pipe that also gets messages ends only with the run, because Ebb may print a
+/// message until then.
 #[test]
 fn the_end_of_a_pipe_for_messages_too_comes_with_the_end_of_the_run() {
-    // It is given a second to come too early.
+    // The read waits for a second to see that the end does not come too early.
     let line = "exec 3< <($run sh -c 'exec >&- 2>&-; read x <\"$gate\"' 2>&1); \
                 read -t 1 x <&3; echo $?; echo >\"$gate\"; read x <&3; echo $?";
     assert_eq!(gated(line).text(), "142\n1\n");
@@ -270,7 +278,8 @@ fn the_end_of_a_pipe_for_messages_too_comes_with_the_end_of_the_run() {
 
 #[test]
 fn the_class_of_the_program_stays() {
-    // The idle class gets a three-hundredth of a busy CPU: one process, which fills no memory, looks at its policy.
+    // The idle class gets a three-hundredth of a busy CPU. So only one process, which fills no
+    // memory, reads its policy.
     alike("chrt -i 0 $run cut -d' ' -f41 /proc/self/stat");
     for before in ["chrt -b 0", "nice -n 19", "taskset -c 0"] {
         alike(&format!(
@@ -283,7 +292,8 @@ fn the_class_of_the_program_stays() {
 
 // ---- folders ---------------------------------------------------------------------------------
 
-/// The loader splits LD_PRELOAD at spaces and colons and complained about the parts.
+/// Shows that a runtime folder with a space or a colon in its path is not used. The loader splits
+/// LD_PRELOAD there and complains about the parts.
 #[test]
 fn a_runtime_folder_that_will_not_do_is_passed_over() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -323,8 +333,9 @@ fn a_runtime_folder_that_will_not_do_is_passed_over() {
     assert!(outcome.text().starts_with(&good), "{}", outcome.text());
 }
 
-/// A job queue, or an editor, keeps the environment of a run. The folder lay in /tmp, and whoever made it again had root's
-/// next program run his code.
+/// Shows that a kept environment names no path that another user can create. A job queue or an
+/// editor keeps the environment of a run. With a folder in /tmp, another user could create it again
+/// and have root's next program run that user's code.
 #[test]
 fn a_kept_environment_names_nothing_that_another_user_can_make() {
     let outcome = shell("exec $run sh -c 'echo $LD_PRELOAD'").env("XDG_RUNTIME_DIR", "").run();
@@ -338,7 +349,7 @@ fn a_kept_environment_names_nothing_that_another_user_can_make() {
     }
 }
 
-/// It ends well and says nothing of its own.
+/// Checks that the launch ends well and that Ebb prints nothing.
 #[track_caller]
 fn fine(launch: &Launch) {
     let outcome = launch.run();
@@ -348,8 +359,8 @@ fn fine(launch: &Launch) {
     assert_eq!(loader, None, "{}", outcome.stderr);
 }
 
-/// The loader complained on the program's standard error that it could not load the agent: root's runtime folder is
-/// root's alone.
+/// Shows that the loader prints no error in programs started as another user. Root's runtime folder
+/// is root's alone, so the agent there cannot be loaded.
 #[test]
 fn programs_started_as_another_user_are_told_nothing_by_the_loader() {
     need_root();
@@ -358,14 +369,14 @@ fn programs_started_as_another_user_are_told_nothing_by_the_loader() {
     fine(&own.env("XDG_RUNTIME_DIR", folder.path()));
 }
 
-/// Commands for a shell that has the root of the system under `$root`, with folders of its own where runs put
-/// theirs.
+/// Shell commands that mount the root of the system under `$root`, with separate directories where
+/// runs put their folders.
 const OTHER_ROOT: &str = "mount -t tmpfs none \"$root\"; cd \"$root\"; \
     for d in /*; do [ -d \"$d\" ] && [ ! -L \"$d\" ] && mkdir \".$d\" && mount --rbind \"$d\" \".$d\"; done; \
     for d in /*; do [ -L \"$d\" ] && cp -P \"$d\" .; done; mount -t tmpfs none ./tmp; mount -t tmpfs none ./dev/shm; \
     mount -t tmpfs none ./var/tmp; mount -t tmpfs none ./run; cd /;";
 
-/// The same where the agent's file is not there any more.
+/// Shows that the loader prints no error where the agent's file no longer exists.
 #[test]
 fn programs_started_where_the_agent_is_not_are_told_nothing_by_the_loader() {
     need_root();
@@ -377,7 +388,7 @@ fn programs_started_where_the_agent_is_not_are_told_nothing_by_the_loader() {
     };
     const HIDE: &str = "mount -t tmpfs none \"${EBB_SOCKET%/*}\"";
     fine(&inside(&format!("{HIDE}; true; sh -c 'true; echo fine'")));
-    // A list that has others in it keeps them.
+    // A list with other libraries in it keeps them.
     let kept = "sh -c 'echo $LD_PRELOAD | grep -q ^libc.so.6$ && echo fine'";
     let export = "export LD_PRELOAD=$LD_PRELOAD:libc.so.6";
     fine(&inside(&format!("{export}; {HIDE}; {kept}")));
@@ -386,7 +397,8 @@ fn programs_started_where_the_agent_is_not_are_told_nothing_by_the_loader() {
     fine(&inside(&format!("{OTHER_ROOT} exec python3 -c \"{python}\" \"$root\"")));
 }
 
-/// The agent shared root and folder with the program: to enter another mount namespace was EINVAL.
+/// Shows that another mount namespace can be entered. If the agent shares root and working
+/// directory with the program, that fails with EINVAL.
 #[test]
 fn another_mount_namespace_is_entered() {
     need_root();
@@ -397,7 +409,7 @@ fn another_mount_namespace_is_entered() {
     alike(&format!("$run /usr/bin/python3 -c \"{enters}\""));
 }
 
-/// All of Ebb in another root.
+/// Runs all of Ebb in another root.
 #[test]
 fn a_run_in_another_root() {
     need_root();
@@ -414,7 +426,8 @@ fn a_run_in_another_root() {
     assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
 }
 
-/// Prepares, as another user, what a run of this process's number would find, and becomes that run.
+/// As another user, creates the paths that a run with this process's PID would use, and becomes
+/// that run.
 const PREPARED: &str = r#"
 import os, sys
 places = ["/tmp/ebb-%d" % os.getpid(), "/tmp/ebb-%d-0123456789abcdef" % os.getpid()]
@@ -427,7 +440,7 @@ script = "for p in %s; do ls $p; rm -r $p; done" % " ".join(places)
 os.execv(os.environ["ebb"], ["ebb", "run", "--memory-max", "16M", "--report-file", "/dev/null", "--", "sh", "-c", script])
 "#;
 
-/// What another user had put where a run's folder was to be was removed.
+/// Shows that Ebb removes nothing of another user in the place of a run's folder.
 #[test]
 fn nothing_of_another_users_is_removed() {
     need_root();
@@ -435,7 +448,7 @@ fn nothing_of_another_users_is_removed() {
     assert_eq!(outcome.expect_code(0).text(), "precious\nprecious\n");
 }
 
-/// Somebody listens where the socket of this process's run would be, and takes nobody in.
+/// Listens where the socket of this process's run would be, and accepts no connection.
 const DEAF: &str = r#"
 import os, shutil, socket, subprocess, sys
 folder = "/tmp/ebb-%d-0123456789abcdef" % os.getpid()
@@ -457,7 +470,7 @@ shutil.rmtree(folder)
 print(done.returncode, "ebb_nr_limit" in done.stdout)
 "#;
 
-/// `ebb stat` hung at a socket whose owner takes nobody in.
+/// Shows that `ebb stat` does not hang at a socket whose owner accepts no connection.
 #[test]
 fn a_listener_that_takes_nobody_in_is_not_waited_for() {
     let user = rustix::process::getuid();
@@ -487,7 +500,7 @@ for _ in range(10):
     print("none")
 "#;
 
-/// A signal that came before the program was there left the folder behind.
+/// Shows that a signal before the program's start leaves no folder behind.
 #[test]
 fn a_run_ended_early_leaves_no_folder() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -516,7 +529,7 @@ fn full_disks_are_told_and_the_program_goes_on() {
     assert!(!outcome.stderr.contains("too slow"), "{}", outcome.stderr);
 }
 
-/// A message that could not be written made the status that of a panic.
+/// Shows that a message that cannot be written does not change the exit status.
 #[test]
 fn a_full_standard_error_changes_no_status() {
     run("exec $run /no/such/program 2>/dev/full").expect_code(127);
@@ -528,7 +541,7 @@ fn a_full_standard_error_changes_no_status() {
 #[test]
 fn a_system_without_its_files_is_told() {
     need_root();
-    // Both also where nothing is mounted over them, wherever this repository is.
+    // Both programs are also found where nothing is mounted over them, wherever this repository is.
     let inside = |mounts: &str, ebb: &str| {
         format!(
             "exec unshare -m sh -c 'mount -t tmpfs none /mnt && touch /mnt/ebb /mnt/verify && \
@@ -543,7 +556,7 @@ fn a_system_without_its_files_is_told() {
     for mounts in [
         "mount -t proc -o subset=pid proc /proc",
         "mount -t proc -o hidepid=2 proc /proc",
-        // The next place is taken.
+        // The run uses the next directory of its list.
         "mount -t tmpfs -o ro none /tmp",
         "mount -t tmpfs -o size=4k none /tmp",
     ] {
@@ -573,7 +586,7 @@ fn run_with(line: &str, odd: &Path) -> Outcome {
     shell(line).env("odd", odd).run()
 }
 
-/// A control group's limit, as seen in a mount namespace in which its file says 32 MiB.
+/// Runs in a mount namespace in which the file of a control group's limit says 32 MiB.
 const GROUPED: &str = "exec unshare -m bash -c '
     second=/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/memory.max
     for file in $second /sys/fs/cgroup/memory/memory.limit_in_bytes; do
