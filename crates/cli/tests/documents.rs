@@ -309,6 +309,37 @@ fn each_rule_has_a_name_of_its_own_and_is_somewhere() {
     }
 }
 
+/// Shows that no comment begins a line without a noun, or is wider than a hundred columns. Fenced
+/// examples are left out.
+#[test]
+fn comments_begin_with_a_noun_and_are_no_wider_than_a_hundred_columns() {
+    const HEADLESS: [&str; 9] =
+        ["Who", "Whoever", "Whom", "Whose", "What", "Whatever", "Those", "Its", "The same"];
+    let mut found = Vec::new();
+    files(&root().join("crates"), &["rs"], &mut found);
+    let mut faults = Vec::new();
+    for path in &found {
+        let text = fs::read_to_string(path).expect("text");
+        let mut fenced = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+            let words = comment.trim_start_matches(['/', '!']).trim_start();
+            let fence = words.starts_with("```");
+            fenced ^= fence;
+            if fence || fenced {
+                continue;
+            }
+            let headless = HEADLESS.iter().any(|head| {
+                words.strip_prefix(head).is_some_and(|rest| !rest.starts_with(char::is_alphabetic))
+            });
+            if headless || line.chars().count() > 100 {
+                faults.push(format!("{}:{number}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 #[test]
 fn the_glossary_is_in_order_and_says_something() {
     let text = read("ARCHITECTURE.md");
