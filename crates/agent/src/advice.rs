@@ -17,7 +17,7 @@
 //!   withdraws it (`MADV_DOFORK`, `MADV_KEEPONFORK`), during a fork, the pager would apply it to
 //!   that fork. Advice therefore waits for forks, and forks wait for advice ([`crate::passing`]).
 
-use crate::own::own;
+use crate::own::own_or_join;
 use crate::passing::between_forks;
 use crate::populate::{self, MADV_POPULATE_READ, MADV_POPULATE_WRITE};
 use crate::state::{AGENT, PRESENT};
@@ -42,7 +42,7 @@ struct Range {
 
 /// Returns whether the pager receives events, which it does even for a child without an agent.
 fn is_heard() -> bool {
-    own();
+    own_or_join();
     AGENT.stage.load(Acquire) == PRESENT
 }
 
@@ -51,7 +51,7 @@ fn is_heard() -> bool {
 /// # Safety
 /// As `madvise`.
 pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
-    if matches!(advice, DONTFORK | WIPEONFORK) && own().is_none() && is_heard() {
+    if matches!(advice, DONTFORK | WIPEONFORK) && own_or_join().is_none() && is_heard() {
         // Pages that cannot be read hold nothing.
         // SAFETY: changes no content.
         unsafe { populate::advise(start, len, MADV_POPULATE_READ) };

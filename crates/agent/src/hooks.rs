@@ -9,7 +9,7 @@ use crate::areas::Area;
 use crate::filter::{self, SET_SECCOMP};
 use crate::lock::lock_all;
 use crate::map::map;
-use crate::own::own;
+use crate::own::own_or_join;
 use crate::preload::set_errno;
 use crate::protocol::DISCARD_AREA_BYTES;
 use crate::remap::{Request, remap};
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn mmap(
     offset: usize,
 ) -> *mut c_void {
     let args = [address, len, prot as usize, flags as usize, fd as usize, offset];
-    let result = map(own(), args);
+    let result = map(own_or_join(), args);
     if (-4095..0).contains(&result) {
         set_errno(-result as c_int);
         return usize::MAX as *mut c_void;
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn mremap(
     new: usize,
 ) -> *mut c_void {
     let request = Request { old, old_len, new_len, flags: flags as usize, new };
-    let result = match own() {
+    let result = match own_or_join() {
         // SAFETY: the caller vouches for the call.
         None => unsafe { call(syscall::MREMAP, [old, old_len, new_len, flags as usize, new, 0]) },
         Some(shared) => remap(shared, &request),
@@ -127,7 +127,7 @@ const SET_DUMPABLE: usize = 4;
 /// processes of its fork group.
 pub fn before_prctl(option: usize, value: usize) {
     if option == SET_DUMPABLE && value == 0 {
-        own();
+        own_or_join();
     }
 }
 
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if result >= 0 {
         return 0;
     }
-    if result == EINVAL && flags & NEW_USERS != 0 && own().is_some() {
+    if result == EINVAL && flags & NEW_USERS != 0 && own_or_join().is_some() {
         const WORD: &[u8] =
             b"ebb: a user namespace is for processes of one thread, and the agent in here is a \
             second one; start ebb run inside of the namespace instead\n";
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 /// As `mlockall`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    let result = match own() {
+    let result = match own_or_join() {
         // SAFETY: the caller vouches for the call.
         None => unsafe { call(syscall::MLOCKALL, [flags as usize, 0, 0, 0, 0, 0]) },
         Some(shared) => {

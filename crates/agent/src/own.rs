@@ -118,7 +118,7 @@ pub fn own_passing() -> Option<&'static Passing> {
 
 /// Returns the memory shared with the pager, if this process has an agent. A forked child that has
 /// not joined yet joins now. If another thread is joining at that moment, the result is None.
-pub fn own() -> Option<&'static Shared> {
+pub fn own_or_join() -> Option<&'static Shared> {
     let page = OWN.load(Acquire);
     if page.is_null() {
         return None;

@@ -3,7 +3,7 @@
 //! The table lies in the shared memory. The agent adds pages to it. The pager reads it and removes
 //! unmapped pages.
 
-use crate::own::own;
+use crate::own::own_or_join;
 use crate::protocol::{PINNED_MAX, Shared};
 use crate::state::{ABSENT, AGENT, COMING};
 use crate::syscall::{self, call};
@@ -37,7 +37,7 @@ pub fn pin(start: u64, len: u64) {
             return;
         }
     }
-    let Some(shared) = own() else { return };
+    let Some(shared) = own_or_join() else { return };
     (first..=last).for_each(|vpn| shared.keep(vpn));
     if shared.managing.load(Acquire) == 1 {
         // The pager may have moved a page out just before it could see the pin. A write fault

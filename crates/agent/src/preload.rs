@@ -6,7 +6,7 @@ use crate::births;
 use crate::filter;
 use crate::join::join_new;
 use crate::lost;
-use crate::own::{self, own};
+use crate::own::{self, own_or_join};
 use crate::passing;
 use crate::pins::{pin, pin_early};
 use crate::state::{ABSENT, AGENT, Agent, PRESENT, read_environment};
@@ -85,5 +85,5 @@ extern "C" fn after_fork_child() {
     if !filter::is_strict() {
         births::forget_parents();
     }
-    own();
+    own_or_join();
 }

@@ -56,7 +56,7 @@ pub fn start(
     let cannot = |what: &str, error| failed(format!("cannot {what}: {error}"));
     let program = Pidfd::open(own).map_err(|error| cannot("watch the program", error))?;
     let (line, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
-    if process::fork_apart().map_err(|error| cannot("start the supervisor", error))? {
+    if process::double_fork().map_err(|error| cannot("start the supervisor", error))? {
         drop((line, inherited));
         return Ok(watch(config, watchers, ground, own, &program, other));
     }

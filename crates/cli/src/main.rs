@@ -111,7 +111,7 @@ const STACK: usize = 1 << 20;
 
 fn main() -> ExitCode {
     // Capabilities go first, before any file that an argument names is opened.
-    if let Err(error) = ebb_sys::rights::lay_down() {
+    if let Err(error) = ebb_sys::rights::lower() {
         tell(format_args!("cannot clear the effective capabilities: {error}"));
         return ExitCode::from(125);
     }

@@ -96,7 +96,7 @@ impl Cache {
             let known = set.frame(pfn).slot();
             let slot = known.unwrap_or_else(|| set.take_slot().expect("there are four billion"));
             set.evict(&mut self.space, pfn, slot);
-            set.zone.gone(1);
+            set.zone.remove_resident(1);
             self.pages.remove(&pfn);
         }
         let pages = pages.len() as u64;

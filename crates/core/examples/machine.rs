@@ -69,7 +69,7 @@ impl Machine {
                 let copy = set.frame(pfn).slot();
                 let slot = copy.unwrap_or_else(|| set.take_slot().expect("there are four billion"));
                 set.evict(&mut self.space, pfn, slot);
-                set.zone.gone(1);
+                set.zone.remove_resident(1);
             }
         }
         let pages = pages.len() as u64;

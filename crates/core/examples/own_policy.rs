@@ -95,7 +95,7 @@ impl Machine {
         }
         let slot = frame.slot().unwrap_or_else(|| set.take_slot().expect("there are four billion"));
         set.evict(&mut self.programs[usize::from(slow)], pfn, slot);
-        set.zone.gone(1);
+        set.zone.remove_resident(1);
         true
     }
 }

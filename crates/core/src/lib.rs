@@ -44,7 +44,7 @@
 //! engine.set.deactivate(&mut space, pfn, 0);
 //! let slot = engine.set.take_slot()?;
 //! engine.set.evict(&mut space, pfn, slot);
-//! engine.set.zone.gone(1);
+//! engine.set.zone.remove_resident(1);
 //! assert!(matches!(space.get(page), Entry::Stored { slot: kept, .. } if kept == slot));
 //! assert_eq!(engine.set.zone.used(), 0);
 //!
@@ -102,7 +102,7 @@
 //!                     let kept = engine.set.frame(pfn).slot();
 //!                     let slot = kept.unwrap_or_else(|| engine.set.take_slot().expect("room"));
 //!                     engine.set.evict(space, pfn, slot);
-//!                     engine.set.zone.gone(1);
+//!                     engine.set.zone.remove_resident(1);
 //!                 }
 //!             }
 //!             Do::Drop(_) | Do::Again => {}

@@ -274,7 +274,7 @@ fn pages(
             }
         }
     });
-    mm.learnt(adopted);
+    mm.note_known(adopted);
     adopted
 }
 

@@ -23,33 +23,33 @@ impl Mm {
     }
 
     /// Records uncounted pages that were found in memory.
-    pub fn found(&self, zone: &mut Zone, pages: u64) {
+    pub fn note_found(&self, zone: &mut Zone, pages: u64) {
         self.known.fetch_add(pages.cast_signed(), Relaxed);
-        zone.found(pages);
+        zone.add_resident(pages);
     }
 
     /// Records pages that the budget counts already.
-    pub fn learnt(&self, pages: u64) {
+    pub fn note_known(&self, pages: u64) {
         self.known.fetch_add(pages.cast_signed(), Relaxed);
     }
 
     /// Records pages that the program has removed from memory (CHARGES-2).
-    pub fn gone(&self, zone: &mut Zone, pages: u64) {
+    pub fn note_gone(&self, zone: &mut Zone, pages: u64) {
         self.known.fetch_sub(pages.cast_signed(), Relaxed);
         if !self.related.load(Relaxed) {
-            zone.gone(pages);
+            zone.remove_resident(pages);
         }
     }
 
     /// Records pages that are no longer in memory. Other processes of the fork group still have
     /// `shared` of them.
-    pub fn dropped(&self, zone: &mut Zone, pages: u64, shared: u64) {
+    pub fn note_dropped(&self, zone: &mut Zone, pages: u64, shared: u64) {
         self.known.fetch_sub(pages.cast_signed(), Relaxed);
-        zone.gone(pages - shared);
+        zone.remove_resident(pages - shared);
     }
 
     /// Records copies of pages that were shared in the fork group: each copy is a page of its own.
-    pub fn copied(&self, zone: &mut Zone, charge: Charge) {
+    pub fn note_copied(&self, zone: &mut Zone, charge: Charge) {
         self.shares_less(charge.pages());
         zone.place(charge);
     }
@@ -62,7 +62,7 @@ impl Pager {
             state.pool.discard_later(place);
         }
         // A standby page stays counted until it is dropped from the pool.
-        mm.gone(&mut self.resident().zone, dropped.frames - dropped.pool.len() as u64);
+        mm.note_gone(&mut self.resident().zone, dropped.frames - dropped.pool.len() as u64);
         self.discard(dropped);
     }
 }

@@ -520,7 +520,7 @@ impl Server {
             }
             Event::Remove { start, .. } => {
                 let doorbell = state.pool.doorbell(start).expect("all others are followed");
-                self.heard(mm, state, doorbell);
+                self.answer_call(mm, state, doorbell);
                 0
             }
             Event::Fork(_) | Event::Unmap { .. } | Event::Remap { .. } => unreachable!("followed"),
@@ -640,7 +640,7 @@ impl Server {
     fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
         let Some(charge) = self.find_room(mm, fault) else { return Answer::Later };
         self.give_back(charge);
-        mm.recalled();
+        mm.add_recalled();
         self.not_placed(mm, state, fault, PlaceError::Exists)
     }
 
@@ -708,7 +708,7 @@ impl Server {
     /// Returns whether there are pages beyond the budget for starting children, enough for several
     /// at once.
     fn may_feed(&self) -> bool {
-        self.pager.mms().iter().map(|mm| mm.fed()).sum::<u32>() < FED_MAX
+        self.pager.mms().iter().map(|mm| mm.extra_pages()).sum::<u32>() < FED_MAX
     }
 
     pub fn give_back(&self, charge: Charge) {
@@ -800,7 +800,7 @@ impl Server {
                     resident.map(&mut state.space, vpn, Arrival::Fresh, None);
                     counters::count(&self.pager.counters.faults_fresh);
                 } else if known && mm.related.load(Relaxed) {
-                    mm.copied(&mut resident.zone, charge);
+                    mm.note_copied(&mut resident.zone, charge);
                     counters::count(&self.pager.counters.faults_copied);
                 } else {
                     resident.zone.give_back(charge);
@@ -924,7 +924,7 @@ impl Server {
 
     /// Handles a call by a thread, which waits for the answer. A child without an agent calls
     /// through the link of an ancestor.
-    fn heard(&self, mm: &Arc<Mm>, state: &mut State, doorbell: usize) {
+    fn answer_call(&self, mm: &Arc<Mm>, state: &mut State, doorbell: usize) {
         let certain = mm.calls(doorbell).take(2).count() == 1;
         for (line, caller, ask) in mm.calls(doorbell) {
             if certain && mm.link.get().is_none() {

@@ -216,7 +216,7 @@ impl ForeignProcesses {
     }
 
     /// Takes a census: lists the processes of the tree that are not among `mms`.
-    pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
+    pub fn update(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
         if pager.is_attaching() {
             // Only the thread that puts the agent into the attached process may trace it.
             return;
@@ -378,10 +378,10 @@ mod tests {
         let mut pager = crate::quiet::pager();
         pager.config.attached = true;
         let mut foreign = ForeignProcesses::new(pager.clock.now());
-        foreign.count(&pager, &[child.id()], &[]);
+        foreign.update(&pager, &[child.id()], &[]);
         assert!(foreign.known.is_empty());
         pager.program.store(child.id(), Relaxed);
-        foreign.count(&pager, &[child.id()], &[]);
+        foreign.update(&pager, &[child.id()], &[]);
         assert!(foreign.known.contains_key(&child.id()));
         child.kill().expect("it runs");
         child.wait().expect("it was a child");

@@ -64,7 +64,7 @@ pub fn show_identity(
     state: &mut State,
 ) -> Result<IdentityPage, PlaceError> {
     let (placed, pages) = put_identity(pager, mm.id, &*mm.uffd, &mut state.pool);
-    mm.found(&mut pager.resident().zone, pages);
+    mm.note_found(&mut pager.resident().zone, pages);
     placed
 }
 
@@ -417,12 +417,12 @@ impl Copying {
         let child_state = State::new(self.space, self.areas, self.pool, pager.window_max());
         let child = Mm::new(self.uffd, child_state, pager.clock.clone()).related_to(parent);
         let child = Arc::new(child);
-        child.learnt(resident);
+        child.note_known(resident);
         // All pages are shared with the parent until counted. That includes the parent's pages in
         // areas that are not registered yet.
         let shared = (resident - self.identity_pages).max(parent.resident_pages());
         child.discount.store(shared.cast_signed(), Relaxed);
-        pager.resident().zone.found(self.identity_pages);
+        pager.resident().zone.add_resident(self.identity_pages);
         child.cow_protected.store(self.cow_protected, Relaxed);
         // From now on both processes may copy pages. Only areas that existed before are
         // write-protected.

@@ -76,7 +76,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
         agents.hear(callers);
         if own[0] {
             match listener.accept() {
-                Ok(Some(socket)) => agents.came(Box::new(socket)),
+                Ok(Some(socket)) => agents.add_caller(Box::new(socket)),
                 Ok(None) => {}
                 // Without this, the process that connected would wait for ever.
                 Err(error) if is_out_of_descriptors(&error) => {
@@ -137,7 +137,7 @@ impl AgentListener {
     }
 
     /// Adds a process that has connected.
-    pub fn came(&mut self, connection: Box<dyn Connection>) {
+    pub fn add_caller(&mut self, connection: Box<dyn Connection>) {
         let wait = Wait::new(&self.pager.clock, Patience::Hello);
         self.silent.push(Caller { connection, wait, child: None });
     }
@@ -296,7 +296,7 @@ pub fn take_on(
         let has_ended = !mm.is_alive();
         // Removes the identity page from the counts, because its address space is no longer known.
         let known = mm.known.load(Relaxed);
-        mm.gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
+        mm.note_gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
         return Err(if has_ended {
             Errno::SRCH.into()
         } else {
@@ -437,8 +437,8 @@ mod tests {
         let mut agents = AgentListener::new(&pager);
         let (silent, _silents) = Socket::pair().expect("two sockets");
         let (late, its) = Socket::pair().expect("two sockets");
-        agents.came(Box::new(silent));
-        agents.came(Box::new(late));
+        agents.add_caller(Box::new(silent));
+        agents.add_caller(Box::new(late));
         agents.forget();
         assert_eq!(agents.connections().count(), 2, "it may wait for memory itself");
         its.send(b"?", &[]).expect("it is heard");

@@ -462,7 +462,7 @@ impl Mm {
     /// Whether batches are of no use for now. This holds while the agent does not run yet. After an
     /// unanswered batch it holds for a minimum time, and on while the process is stopped. After
     /// that time the method checks the process and keeps the result.
-    pub fn check_silent(&self) -> bool {
+    pub fn update_silence(&self) -> bool {
         if self.link.get().is_some_and(|link| !link.is_ready()) {
             return true;
         }
@@ -495,7 +495,7 @@ impl Mm {
 
     /// Returns the number of pages that it got beyond the budget; 0 if it is no longer a starting
     /// child.
-    pub fn fed(&self) -> u32 {
+    pub fn extra_pages(&self) -> u32 {
         if self.is_starting() { self.fed.load(Ordering::Relaxed) } else { 0 }
     }
 
@@ -506,7 +506,7 @@ impl Mm {
     }
 
     /// Counts a thread that has a page reserved and is to repeat its access.
-    pub fn recalled(&self) {
+    pub fn add_recalled(&self) {
         self.recalled.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -1041,8 +1041,8 @@ mod tests {
             // As `commit_drop` does.
             let runs = state.pool.pending_discard_runs(64);
             assert_eq!(runs.len(), 1);
-            runs.into_iter().for_each(|run| state.pool.dropped(run));
-            mm.dropped(&mut pager.resident().zone, 1, 0);
+            runs.into_iter().for_each(|run| state.pool.finish_discard(run));
+            mm.note_dropped(&mut pager.resident().zone, 1, 0);
             assert_eq!(
                 (state.pool.pending_discards(), state.pool.undropped()),
                 (0, 0),

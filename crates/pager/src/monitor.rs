@@ -126,7 +126,7 @@ fn look_ahead(pager: &Pager, shared: &mut SharedMemory, freezer: &mut Freezer, m
     }
     if pager.managing.load(Relaxed) && shared.is_stale(mms) {
         let tree = pager.host.tree(pager);
-        shared.count(pager, &tree, mms);
+        shared.update(pager, &tree, mms);
     }
     shared.presume(pager, mms);
     if shared.presumed() == 0 {
@@ -189,7 +189,7 @@ impl Monitor {
         let Self { pager, shared, freezer, sharing, .. } = self;
         look_ahead(pager, shared, freezer, &mms);
         shared.walk(pager, freezer.is_settled());
-        sharing.count(pager, &mms, || look_ahead_again(pager, shared, freezer, &mms));
+        sharing.update(pager, &mms, || look_ahead_again(pager, shared, freezer, &mms));
         self.cow_protect(&mms);
         let mut growing = Vec::new();
         for mm in &mms {
@@ -245,7 +245,7 @@ impl Monitor {
         let (used, free, low, ceiling, goal) = {
             let mut resident = self.pager.resident();
             let zone = &mut resident.zone;
-            zone.measured(tree_pages + store);
+            zone.set_resident(tree_pages + store);
             (zone.used(), zone.free(), zone.is_low(), zone.ceiling(), zone.high())
         };
         counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
@@ -309,8 +309,8 @@ impl Monitor {
         }
         let tree = self.pager.host.tree(&self.pager);
         self.count_running(&tree);
-        self.foreign.count(&self.pager, &tree, mms);
-        self.shared.count(&self.pager, &tree, mms);
+        self.foreign.update(&self.pager, &tree, mms);
+        self.shared.update(&self.pager, &tree, mms);
         self.thrashing.look(&self.pager);
         let held = |which: &AtomicBool, mm: &Mm| which.load(Relaxed).then(|| mm.resident_pages());
         let alone = mms.iter().filter_map(|mm| held(&mm.alone, mm)).sum();

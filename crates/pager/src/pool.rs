@@ -245,13 +245,13 @@ impl Pool {
     }
 
     /// Frees the slots of a run after the agent has dropped the pages.
-    pub fn dropped(&mut self, run: (u32, u32)) {
+    pub fn finish_discard(&mut self, run: (u32, u32)) {
         self.dropping.retain(|&other| other != run);
         self.change(run, PoolSlot::Dropping, PoolSlot::Free);
     }
 
     /// Returns a run to pending discard because the agent could not drop the pages.
-    pub fn not_dropped(&mut self, run: (u32, u32)) {
+    pub fn abort_discard(&mut self, run: (u32, u32)) {
         self.dropping.retain(|&other| other != run);
         self.change(run, PoolSlot::Dropping, PoolSlot::PendingDiscard);
     }
@@ -276,7 +276,7 @@ mod tests {
         let runs = pool.pending_discard_runs(8);
         assert_eq!(runs, [(0, 3)]);
         assert_eq!(pool.take(), None, "taken for dropping is not free");
-        pool.dropped(runs[0]);
+        pool.finish_discard(runs[0]);
         assert_eq!(pool.take(), Some(4), "others first");
     }
 
@@ -292,7 +292,7 @@ mod tests {
         let mut child = pool.inherited();
         assert_eq!((pool.pending_discards(), child.pending_discards()), (1, 3));
         assert_eq!(child.pending_discard_runs(8), [(0, 3)]);
-        pool.dropped((0, 2));
+        pool.finish_discard((0, 2));
         assert_eq!((child.undropped(), pool.undropped()), (3, 1), "each has its own");
     }
 
@@ -309,8 +309,8 @@ mod tests {
             pool.discard_later(slot);
         }
         assert_eq!(pool.pending_discard_runs(8), [(3, 1), (last, 2), (all - 1, 1)]);
-        pool.dropped((all - 1, 1));
-        pool.dropped((3, 1));
+        pool.finish_discard((all - 1, 1));
+        pool.finish_discard((3, 1));
         let taken = [(); 3].map(|()| pool.take_for_identity());
         assert_eq!(taken, [Some(3), Some(all - 1), None]);
         (10..20 + SLICE_PAGES as u32).for_each(|slot| pool.discard_later(slot));
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!((tokens as u32, child.take_for_identity()), (IDENTITY_PAGES, None));
         pool.discard_later(0);
         let runs = pool.pending_discard_runs(1);
-        pool.dropped(runs[0]);
+        pool.finish_discard(runs[0]);
         assert_eq!([pool.take(), pool.take()], [Some(2), None]);
     }
 
@@ -345,7 +345,7 @@ mod tests {
         }
         assert_eq!(pool.pending_discard_runs(2), [(0, 1), (2, 1)]);
         assert_eq!(pool.pending_discard_runs(2), [(4, 2)]);
-        pool.not_dropped((4, 2));
+        pool.abort_discard((4, 2));
         assert_eq!(pool.pending_discards(), 2);
     }
 }

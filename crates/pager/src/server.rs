@@ -441,7 +441,7 @@ impl Pager {
         }
         // Takes all its pages off the count.
         let known = mm.known.load(Relaxed);
-        mm.gone(&mut self.resident().zone, known.max(0).unsigned_abs());
+        mm.note_gone(&mut self.resident().zone, known.max(0).unsigned_abs());
         self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
         self.counters.longest_run.fetch_max(mm.longest_run_ns(), Relaxed);
         counters::add(&self.counters.agents_ns, mm.agent_ns.load(Relaxed));

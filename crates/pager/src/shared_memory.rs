@@ -143,7 +143,7 @@ impl SharedMemory {
     }
 
     /// Counts the shared pages that the processes of the tree map. Waits for no lock.
-    pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
+    pub fn update(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
         self.holders = holders(pager, tree);
         self.mapped = mapped_by(&self.holders);
         self.backed = mms.iter().map(|mm| (mm.id, mm.backed_pages())).collect();

@@ -69,7 +69,7 @@ impl Sharing {
 
     /// Counts if a count is due (SHARING-3). Calls `before` ahead of each walk, because a walk
     /// waits for a lock of its address space.
-    pub fn count(&mut self, pager: &Pager, mms: &[Arc<Mm>], mut before: impl FnMut()) {
+    pub fn update(&mut self, pager: &Pager, mms: &[Arc<Mm>], mut before: impl FnMut()) {
         let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
         let due = pager.clock.since(self.counted) >= self.pause
             || pager.sharing_changed.swap(false, Relaxed);

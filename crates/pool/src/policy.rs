@@ -123,7 +123,7 @@ impl Policy {
         // A slot stands for "in the files". There is one for each page that was ever evicted.
         let slot = known.unwrap_or_else(|| set.take_slot().expect("as many slots as pages"));
         set.evict(&mut self.space, victim.pfn, slot);
-        set.zone.gone(1);
+        set.zone.remove_resident(1);
     }
 
     /// Records that a victim is latched. It counts as used, because otherwise the engine would

@@ -245,7 +245,7 @@ impl Store {
     /// not, the caller should put the page anew. Returns true if the hash is right, unless the copy
     /// is in a file and the page would fit into RAM. A copy in RAM becomes the newest.
     #[must_use]
-    pub fn keep(&self, slot: SlotId, hash: u64) -> bool {
+    pub fn reuse_copy(&self, slot: SlotId, hash: u64) -> bool {
         let mut index = lock(&self.index);
         match index.table.get(slot) {
             Some((there, _)) if there != hash => false,

@@ -55,18 +55,18 @@ fn a_copy_stands_for_its_page_unless_ram_would_take_it_back() {
     let pages: Vec<_> = (0..2000).map(|n| (n, page(u64::from(n), 7))).collect();
     pages.chunks(64).for_each(|batch| put(&store, batch));
     let (demoted, newest) = (&pages[0], &pages[1999]);
-    assert!(!store.keep(SlotId(demoted.0), page_hash(&demoted.1)), "it was demoted");
+    assert!(!store.reuse_copy(SlotId(demoted.0), page_hash(&demoted.1)), "it was demoted");
     assert!(store.is_worth_keeping(SlotId(demoted.0)));
-    assert!(store.keep(SlotId(newest.0), page_hash(&newest.1)));
+    assert!(store.reuse_copy(SlotId(newest.0), page_hash(&newest.1)));
     assert!(!store.is_worth_keeping(SlotId(newest.0)), "it takes room in RAM");
-    assert!(!store.keep(SlotId(newest.0), 1), "another page's hash");
-    assert!(!store.keep(SlotId(5000), 1), "nothing there");
+    assert!(!store.reuse_copy(SlotId(newest.0), 1), "another page's hash");
+    assert!(!store.reuse_copy(SlotId(5000), 1), "nothing there");
     // A page that does not compress keeps its location in the file.
     put(&store, &[(3000, page(3000, 15))]);
-    assert!(store.keep(SlotId(3000), page_hash(&page(3000, 15))));
+    assert!(store.reuse_copy(SlotId(3000), page_hash(&page(3000, 15))));
     let plain = open("file", "", true);
     put(&plain, &[(0, page(0, 7))]);
-    assert!(plain.keep(SlotId(0), page_hash(&page(0, 7))));
+    assert!(plain.reuse_copy(SlotId(0), page_hash(&page(0, 7))));
 }
 
 #[test]

@@ -213,7 +213,7 @@ pub fn hand_over(command: &mut Command) {
 /// The nearest subreaper or init adopts the new process. This process does not adopt it, even if it
 /// is a subreaper, because it gives up that role until the adoption. No child is left to be waited
 /// for, and no SIGCHLD stays pending.
-pub fn fork_apart() -> io::Result<bool> {
+pub fn double_fork() -> io::Result<bool> {
     let mut adopts: libc::c_int = 0;
     // SAFETY: the arguments are integers, and an integer that outlives the call.
     unsafe {

@@ -1,7 +1,7 @@
 //! Manages the right that this process has beyond its user's rights: `CAP_SYS_PTRACE`, from the
 //! capabilities of its file.
 //!
-//! * RIGHTS-1: from [`lay_down`] on the capability is permitted but not effective. One thread at a
+//! * RIGHTS-1: from [`lower`] on the capability is permitted but not effective. One thread at a
 //!   time makes it effective, for the calls that need it. Before that the thread checks whose
 //!   process the calls concern ([`crate::handle::Credentials::are_of`]).
 //! * RIGHTS-2: for root nothing changes: no capability is laid down, and none need be taken up.
@@ -31,7 +31,7 @@ pub fn of_user() -> u64 {
 
 /// Limits this thread, and threads that it starts, to the user's own rights. Only [`tracing`] takes
 /// the capability up again.
-pub fn lay_down() -> io::Result<()> {
+pub fn lower() -> io::Result<()> {
     if user() == 0 {
         return Ok(());
     }

@@ -174,7 +174,7 @@ fn stored(tunables: Tunables, evidence: Evidence) -> Vec<Vpn> {
                     let slot =
                         frame.slot().unwrap_or_else(|| engine.set.take_slot().expect("room"));
                     engine.set.evict(&mut space, pfn, slot);
-                    engine.set.zone.gone(1);
+                    engine.set.zone.remove_resident(1);
                     stored.push(frame.vpn);
                 }
             }

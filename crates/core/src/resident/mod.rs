@@ -189,7 +189,7 @@ impl Resident {
         }
         let before = victims.len();
         if before < wanted {
-            self.order.take(&self.frames, wanted - before, pressure, victims);
+            self.order.isolate(&self.frames, wanted - before, pressure, victims);
             for &pfn in &victims[before..] {
                 self.frames.put(pfn, FrameState::Lru, FrameState::Isolated);
             }
@@ -284,7 +284,7 @@ impl Resident {
     }
 
     /// Isolates a frame that is on the LRU's lists. Returns false if it is not on them.
-    pub fn take(&mut self, pfn: Pfn) -> bool {
+    pub fn isolate_frame(&mut self, pfn: Pfn) -> bool {
         let there = self.frames.state(pfn) == FrameState::Lru;
         if there {
             self.order.remove(&self.frames, pfn);
@@ -295,7 +295,7 @@ impl Resident {
 
     /// Makes a frame the next to be reclaimed, because its stored copy is as good as valid.
     pub fn prefer(&mut self, pfn: Pfn) {
-        if self.take(pfn) {
+        if self.isolate_frame(pfn) {
             self.frames.put_first(pfn);
         }
     }
@@ -323,7 +323,7 @@ impl Resident {
 
     /// Moves an isolated frame's page to standby, in the pool slot `pool`.
     pub fn deactivate(&mut self, space: &mut Space, pfn: Pfn, pool: u32) {
-        self.standby_share.deactivated();
+        self.standby_share.note_deactivated();
         self.frames.put(pfn, FrameState::Isolated, FrameState::Standby);
         self.frames.set_pool(pfn, pool);
         space.set(self.frames.get(pfn).vpn, Entry::Standby(pfn));
@@ -358,19 +358,19 @@ impl Resident {
 
     /// Makes a standby page resident after a fault. Returns its pool slot.
     pub fn reactivate(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
-        self.standby_share.reactivated();
+        self.standby_share.note_reactivated();
         self.frames.put(pfn, self.frames.state(pfn), FrameState::Lru);
-        self.order.reactivated(&self.frames, pfn);
+        self.order.add_reactivated(&self.frames, pfn);
         space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));
         self.frames.set_pool(pfn, NO_POOL)
     }
 
     /// Records that resident pages were accessed since the last look, found in page tables by a
     /// driver that can read them. Skips frames that are off the LRU's lists.
-    pub fn accessed(&self, pfns: &[Pfn]) {
+    pub fn note_accessed(&self, pfns: &[Pfn]) {
         let on_list = |pfn: &Pfn| self.frames.state(*pfn) == FrameState::Lru;
         let listed: Vec<Pfn> = pfns.iter().copied().filter(on_list).collect();
-        self.order.accessed(&self.frames, &listed);
+        self.order.note_accessed(&self.frames, &listed);
     }
 
     /// Makes a standby page resident without a fault. Returns its pool slot.
@@ -385,7 +385,7 @@ impl Resident {
     /// pool slot.
     pub fn evict(&mut self, space: &mut Space, pfn: Pfn, slot: SlotId) -> u32 {
         let frame = self.frames.get(pfn);
-        let shadow = self.order.evicted(&self.frames, pfn);
+        let shadow = self.order.note_evicted(&self.frames, pfn);
         space.set(frame.vpn, Entry::Stored { slot, shadow, loading: false });
         if frame.state == FrameState::Standby {
             self.frames.put(pfn, FrameState::Standby, FrameState::Isolated);

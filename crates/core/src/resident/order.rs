@@ -4,7 +4,7 @@
 //! outside the kernel can read those of a running program, so standby replaces them. Reclaim moves
 //! a page to standby, and the fault that reactivates it counts as an accessed bit. In both cases a
 //! pass of the LRU hands out its victims ([`Evicted::Taken`]). The driver then reports the result
-//! for each: [`Order::reactivated`] or [`Order::evicted`].
+//! for each: [`Order::add_reactivated`] or [`Order::note_evicted`].
 
 use super::frames::{FrameState, Frames, MEMCG};
 use super::space::Space;
@@ -105,18 +105,18 @@ impl Order {
     }
 
     /// Adds a reactivated page to the young pages.
-    pub fn reactivated(&self, frames: &Frames, pfn: Pfn) {
+    pub fn add_reactivated(&self, frames: &Frames, pfn: Pfn) {
         frames.folios().set(pfn, Word::ACTIVE);
         self.lruvec.add(&self.cx(frames), pfn);
     }
 
     /// Records accesses to pages that are on the lists.
-    pub fn accessed(&self, frames: &Frames, pfns: &[Pfn]) {
+    pub fn note_accessed(&self, frames: &Frames, pfns: &[Pfn]) {
         self.lruvec.accessed(&self.cx(frames), pfns);
     }
 
     /// Counts that an isolated page has left memory. Returns its shadow.
-    pub fn evicted(&self, frames: &Frames, pfn: Pfn) -> ShortShadow {
+    pub fn note_evicted(&self, frames: &Frames, pfn: Pfn) -> ShortShadow {
         let cx = self.cx(frames);
         let shadow = self.lruvec.eviction_shadow(&cx, pfn);
         self.lruvec.note_evicted(&cx, frames.folios().word(pfn));
@@ -129,7 +129,7 @@ impl Order {
     }
 
     /// Isolates up to `max` pages that should leave first, as far as the pressure allows.
-    pub fn take(&self, frames: &Frames, max: usize, pressure: Pressure, into: &mut Vec<Pfn>) {
+    pub fn isolate(&self, frames: &Frames, max: usize, pressure: Pressure, into: &mut Vec<Pfn>) {
         let cx = self.cx(frames);
         self.lruvec.fold();
         let mut sc = Scan::new(Who::Kswapd, true, max as u64, SWAPPINESS);

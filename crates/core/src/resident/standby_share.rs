@@ -54,7 +54,7 @@ impl StandbyShare {
     }
 
     /// Counts a page that moved to standby.
-    pub fn deactivated(&mut self) {
+    pub fn note_deactivated(&mut self) {
         self.deactivated += 1;
         if self.deactivated >= PERIOD {
             self.adapt();
@@ -62,7 +62,7 @@ impl StandbyShare {
     }
 
     /// Counts a reactivated page.
-    pub fn reactivated(&mut self) {
+    pub fn note_reactivated(&mut self) {
         self.reactivated += 1;
     }
 
@@ -88,9 +88,9 @@ mod tests {
     fn after(share: &mut StandbyShare, reactivated_permille: u64) -> u32 {
         for page in 0..100 * PERIOD {
             if page % PERIOD * 1000 / PERIOD < reactivated_permille {
-                share.reactivated();
+                share.note_reactivated();
             }
-            share.deactivated();
+            share.note_deactivated();
         }
         share.permille()
     }

@@ -41,12 +41,12 @@ fn a_page_found_accessed_where_it_lies_outlives_those_beside_it() {
         other => panic!("page {page} is {other:?}"),
     };
     let (used, beside) = (frame(0), frame(1));
-    set.accessed(&[used]);
+    set.note_accessed(&[used]);
     let mut victims = Vec::new();
     set.isolate_hard(8, &mut victims);
     assert!(victims.contains(&beside) && !victims.contains(&used), "{victims:?}");
     // A walk's report leaves isolated pages alone.
-    set.accessed(&victims);
+    set.note_accessed(&victims);
     set.check_invariants(&[&space], &[]);
 }
 

@@ -187,13 +187,13 @@ impl Zone {
     }
 
     /// Counts pages that came into memory without the driver's doing.
-    pub fn found(&mut self, pages: u64) {
+    pub fn add_resident(&mut self, pages: u64) {
         self.resident += pages;
     }
 
     /// Counts pages that left memory. If a measurement has already counted them out, the excess
     /// counts as uncounted.
-    pub fn gone(&mut self, pages: u64) {
+    pub fn remove_resident(&mut self, pages: u64) {
         self.uncounted += pages.saturating_sub(self.resident);
         self.resident = self.resident.saturating_sub(pages);
     }
@@ -211,7 +211,7 @@ impl Zone {
     }
 
     /// Sets the pages in memory to a measured number.
-    pub fn measured(&mut self, resident: u64) {
+    pub fn set_resident(&mut self, resident: u64) {
         self.resident = resident;
     }
 
@@ -285,31 +285,31 @@ mod tests {
     fn kswapd_wakes_at_low_and_rests_above_high() {
         let mut zone = budget(10_000, 10_000);
         let at = |zone: &mut Zone, free: u64| {
-            zone.measured(10_000 - free);
+            zone.set_resident(10_000 - free);
             (zone.is_low(), zone.is_balanced())
         };
         assert_eq!(at(&mut zone, 161), (false, true));
         assert_eq!(at(&mut zone, 160), (false, false), "strictly more than the mark");
         assert_eq!(at(&mut zone, 101), (false, false));
         assert_eq!(at(&mut zone, 100), (true, false));
-        zone.measured(10_001);
+        zone.set_resident(10_001);
         assert!(zone.is_low() && zone.free() == 0, "beyond the limit");
     }
 
     #[test]
     fn between_high_and_the_limit_pages_cost_time_and_reclaim_works() {
         let mut zone = budget(20_000, 10_000);
-        zone.found(9_000);
+        zone.add_resident(9_000);
         assert!(zone.is_balanced() && zone.penalty_us() == 0);
-        zone.found(1_000);
+        zone.add_resident(1_000);
         assert!(zone.is_low() && zone.penalty_us() == 0);
-        zone.found(1_000);
+        zone.add_resident(1_000);
         assert_eq!(zone.penalty_us(), 10_000, "a tenth over: a hundredth of a second");
         assert_eq!(zone.free(), 9_000, "the limit is the limit");
-        zone.found(50_000);
+        zone.add_resident(50_000);
         assert_eq!(zone.penalty_us(), 1_000_000, "twice as much and more: a second");
         let mut lender = budget(100, 100);
-        lender.found(100);
+        lender.add_resident(100);
         lender.set_overcommit(2);
         assert_eq!((lender.limit(), lender.ceiling(), lender.overcommit()), (100, 102, 2));
         let charge = lender.try_charge(1, 0).expect("two were lent");
@@ -325,7 +325,7 @@ mod tests {
         let mut zone = budget(1_000, 1_000);
         let mut charge = zone.try_charge(5, 0).expect("there is room");
         assert_eq!((zone.used(), zone.promised()), (5, 5));
-        zone.measured(600);
+        zone.set_resident(600);
         assert_eq!((zone.used(), zone.promised()), (605, 5), "not in memory yet");
         let first = charge.split(2);
         zone.place(first);
@@ -336,7 +336,7 @@ mod tests {
         let both = one.and(two);
         assert_eq!(both.pages(), 3);
         zone.give_back(both);
-        zone.gone(700);
+        zone.remove_resident(700);
         assert_eq!((zone.used(), zone.uncounted()), (0, 98), "others saw them leave before");
     }
 

@@ -360,7 +360,7 @@ impl Live {
         }
         if !self.managing {
             stat.add(Event::PgFault, 1);
-            self.engine.set.zone.found(1);
+            self.engine.set.zone.add_resident(1);
             self.pages[space][page as usize] = Page { plain: true, written: true };
             return (Fault::Done(plain_ns), false);
         }
@@ -585,7 +585,7 @@ impl Live {
     fn discard_pending(&mut self) -> u64 {
         let gone = self.pending_discards.min(BATCH as u64 * STRETCH);
         self.pending_discards -= gone;
-        self.engine.set.zone.gone(gone);
+        self.engine.set.zone.remove_resident(gone);
         gone
     }
 
@@ -653,8 +653,8 @@ impl Live {
     fn settle_arena(&mut self, before: u64) {
         let after = self.tiers.arena();
         let zone = &mut self.engine.set.zone;
-        zone.found(after.saturating_sub(before));
-        zone.gone(before.saturating_sub(after));
+        zone.add_resident(after.saturating_sub(before));
+        zone.remove_resident(before.saturating_sub(after));
     }
 
     /// Frees pages that the program gives back. Returns their number.
@@ -666,7 +666,7 @@ impl Live {
         let plain = its.iter().filter(|page| page.plain).count() as u64;
         its.fill(Page::default());
         self.ready_ns.retain(|&(of, at), _| of != space || !(page..end).contains(&at));
-        self.engine.set.zone.gone(dropped.frames + plain);
+        self.engine.set.zone.remove_resident(dropped.frames + plain);
         let freed = dropped.frames + plain + dropped.slots.len() as u64;
         self.discard(&dropped);
         freed

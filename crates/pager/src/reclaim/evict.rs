@@ -78,7 +78,7 @@ impl Reclaim {
     /// Returns the address spaces whose agents drop pages.
     fn able(&self) -> Vec<MmId> {
         let drops = |mm: &&Arc<Mm>| {
-            mm.link.get().is_some() && !mm.closing.load(Relaxed) && !mm.check_silent()
+            mm.link.get().is_some() && !mm.closing.load(Relaxed) && !mm.update_silence()
         };
         self.pager.mms().iter().filter(drops).map(|mm| mm.id).collect()
     }
@@ -179,7 +179,7 @@ impl Reclaim {
         let (mut clean, mut dirty) = (Vec::new(), Vec::new());
         for (index, &victim) in victims.iter().enumerate() {
             let is_same =
-                |&slot: &SlotId| self.pager.store.keep(slot, page_hash(&self.pages[index]));
+                |&slot: &SlotId| self.pager.store.reuse_copy(slot, page_hash(&self.pages[index]));
             match victim.copy.filter(is_same) {
                 Some(copy) => clean.push(Victim { stored: Some(copy), ..victim }),
                 None => dirty.push((victim, index)),
@@ -348,7 +348,7 @@ impl Reclaim {
                 Outcome::Cancelled => {
                     mm.fell_silent();
                     let mut state = mm.lock();
-                    runs.into_iter().for_each(|run| state.pool.not_dropped(run.slots));
+                    runs.into_iter().for_each(|run| state.pool.abort_discard(run.slots));
                 }
                 Outcome::Stalled => self.stalled.push(Stalled { mm, work: Work::Drop(runs) }),
             }
@@ -365,17 +365,17 @@ impl Reclaim {
         let (mut pages, mut shared) = (0, 0);
         for (index, &Run { slots, shared: of_others }) in runs.iter().enumerate() {
             if link.result(index) == 0 {
-                state.pool.dropped(slots);
+                state.pool.finish_discard(slots);
                 pages += u64::from(slots.1);
                 shared += of_others;
             } else {
-                state.pool.not_dropped(slots);
+                state.pool.abort_discard(slots);
             }
         }
         // Pages that other members of the fork group still map remain, and these members' own
         // shares grow accordingly.
         mm.shares_less(shared);
-        mm.dropped(&mut self.pager.resident().zone, pages, shared);
+        mm.note_dropped(&mut self.pager.resident().zone, pages, shared);
         pages as usize
     }
 }

@@ -373,7 +373,7 @@ impl Reclaim {
     /// Whether the agent of this process owes an answer.
     fn owes_an_answer(&self, mm: &Mm) -> bool {
         match mm.link.get() {
-            Some(_) => self.is_stalled(mm.id) || mm.check_silent(),
+            Some(_) => self.is_stalled(mm.id) || mm.update_silence(),
             // The process gets an agent when it goes on.
             None => mm.is_bare() && mm.is_stopped(),
         }
@@ -383,7 +383,7 @@ impl Reclaim {
     /// without progress (OOM-6).
     fn is_deaf(&self, mm: &Mm) -> bool {
         let stopped = || self.no_progress.lasts(&self.pager, LOOK_AFTER) && mm.is_stopped();
-        mm.check_silent()
+        mm.update_silence()
             || stopped() && {
                 mm.fell_silent();
                 true

@@ -382,7 +382,7 @@ impl Reclaim {
                     None => "never joined",
                     Some(link) if !link.is_ready() => "does not run yet",
                     Some(_) if self.is_stalled(mm.id) => "is in the middle of a batch",
-                    Some(_) if mm.check_silent() => "does not answer",
+                    Some(_) if mm.update_silence() => "does not answer",
                     Some(_) => "answers",
                 };
                 let doing = if agent.starts_with('i') { self.doing(mm) } else { String::new() };

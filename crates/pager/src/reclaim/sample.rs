@@ -72,7 +72,7 @@ impl Reclaim {
             let mut resident = self.pager.resident();
             for vpn in chosen {
                 if let Entry::Resident(pfn) = state.space.get(vpn)
-                    && resident.take(pfn)
+                    && resident.isolate_frame(pfn)
                 {
                     taken.push(pfn);
                 }

@@ -199,7 +199,7 @@ impl Reclaim {
                     // Another event filled the hole (mlockall does). Its page is empty and is to be
                     // dropped.
                     state.pool.discard_later(slot);
-                    mm.found(&mut resident.zone, 1);
+                    mm.note_found(&mut resident.zone, 1);
                     resident.put_back(pfn);
                     continue;
                 }
@@ -213,7 +213,7 @@ impl Reclaim {
                     EAGAIN => resident.put_back(pfn),
                     _ if is_gone => {
                         resident.forget(&mut state.space, vpn, &mut dropped);
-                        mm.dropped(&mut resident.zone, 1, 0);
+                        mm.note_dropped(&mut resident.zone, 1, 0);
                     }
                     errno => {
                         match errno {
@@ -294,7 +294,7 @@ impl Reclaim {
                 self.copies += copied;
                 let mut resident = self.pager.resident();
                 let charge = resident.zone.charge(copied);
-                mm.copied(&mut resident.zone, charge);
+                mm.note_copied(&mut resident.zone, charge);
                 drop(resident);
                 self.settle(mm, &frames, Fate::Retry);
                 copied as usize

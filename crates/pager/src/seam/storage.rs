@@ -15,7 +15,7 @@ pub trait Storage: Send + Sync {
     /// Calls `each` for every completed read.
     fn poll_completions(&self, each: &mut dyn FnMut(u64, Result<&Page, StoreError>));
     /// Whether the content of a slot may stand for a page with this hash.
-    fn keep(&self, slot: SlotId, hash: u64) -> bool;
+    fn reuse_copy(&self, slot: SlotId, hash: u64) -> bool;
     /// Whether the copy in a slot is worth keeping beside the page itself.
     fn is_worth_keeping(&self, slot: SlotId) -> bool;
     /// Reports the locations of the pages in slots, in their order.
@@ -59,8 +59,8 @@ impl Storage for Store {
         Self::poll_completions(self, each);
     }
 
-    fn keep(&self, slot: SlotId, hash: u64) -> bool {
-        Self::keep(self, slot, hash)
+    fn reuse_copy(&self, slot: SlotId, hash: u64) -> bool {
+        Self::reuse_copy(self, slot, hash)
     }
 
     fn is_worth_keeping(&self, slot: SlotId) -> bool {

@@ -438,7 +438,8 @@ impl Driver {
                 let index = self.world.lock().knocking.pop();
                 if let Some(index) = index {
                     self.world.lock().connections[index].held = true;
-                    listener.came(Box::new(FakeConnection { world: self.world.clone(), index }));
+                    listener
+                        .add_caller(Box::new(FakeConnection { world: self.world.clone(), index }));
                 }
             }
             1 => listener.fetch(),

@@ -710,7 +710,7 @@ impl Storage for Arc<FakeStorage> {
         }
     }
 
-    fn keep(&self, slot: SlotId, hash: u64) -> bool {
+    fn reuse_copy(&self, slot: SlotId, hash: u64) -> bool {
         self.store.hash_of(slot) == Some(hash)
     }
 

@@ -257,7 +257,7 @@ fn a_page_that_was_moved_is_kept_though_another_lies_where_it_was() {
         let mut state = mm.lock();
         state.areas.add(PAGE << 12, (PAGE + 1) << 12);
         driver.pager.resident().map(&mut state.space, Vpn(PAGE), Arrival::Adopted, None);
-        mm.learnt(1);
+        mm.note_known(1);
         let place = state.pool.take().expect("all are free");
         mm.begin_batch(&mut state);
         (place, state.pool.address(place))
@@ -400,7 +400,7 @@ fn inherits(on_fork: OnFork, ends: bool) -> bool {
             driver.pager.resident().map(space, Vpn(PAGE), Arrival::Adopted, None)
         };
         map(&mut state.space);
-        parent.learnt(1);
+        parent.note_known(1);
     }
     let area = Area { end: PAGE + 1, registered: true, on_fork };
     world().spaces[0].areas.insert(PAGE, area);

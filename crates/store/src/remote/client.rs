@@ -275,7 +275,7 @@ impl Client {
         if let Some(error) = refusal {
             return self.refused(address, request, &error);
         }
-        self.server.answered(address);
+        self.server.note_answer(address);
         if *replicas > 0 {
             match values.pop() {
                 Some(Value::Int(have)) if have >= i64::from(*replicas) => {}
@@ -301,11 +301,11 @@ impl Client {
         let words = explain(error);
         match error.code() {
             Some("OOM") => {
-                self.server.answered(address);
+                self.server.note_answer(address);
                 Outcome::Full(format!("{address}: {words}"))
             }
             Some(code @ ("MOVED" | "ASK")) => {
-                self.server.answered(address);
+                self.server.note_answer(address);
                 let to = error.redirect_node().and_then(|(to, _)| parse_address(to, address));
                 if code == "ASK" {
                     request.asking = to;
@@ -315,7 +315,7 @@ impl Client {
                 Outcome::Pending(format!("{address}: {words}"))
             }
             Some("TRYAGAIN") => {
-                self.server.answered(address);
+                self.server.note_answer(address);
                 Outcome::Pending(format!("{address}: {words}"))
             }
             _ => self.set_back(address, &words),
@@ -323,7 +323,7 @@ impl Client {
     }
 
     fn set_back(&mut self, address: &Address, why: &str) -> Outcome {
-        let lost = self.server.failed(address, why);
+        let lost = self.server.note_failure(address, why);
         self.server.refresh(None);
         let why = format!("{address}: {why}");
         if lost { Outcome::Lost(why) } else { Outcome::Pending(why) }

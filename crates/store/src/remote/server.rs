@@ -243,7 +243,7 @@ impl Server {
     }
 
     /// Records that an address has answered.
-    pub(super) fn answered(&self, address: &Address) {
+    pub(super) fn note_answer(&self, address: &Address) {
         if self.away_count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -261,7 +261,7 @@ impl Server {
 
     /// Records that an address has not answered, or has refused. Returns true if that has lasted
     /// for the whole time limit.
-    pub(super) fn failed(&self, address: &Address, why: &str) -> bool {
+    pub(super) fn note_failure(&self, address: &Address, why: &str) -> bool {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let (first, lost) = {
@@ -415,7 +415,7 @@ mod tests {
         let times = |change: fn(&mut Away, Duration)| {
             change(lock(&server.away).get_mut(&address).expect("it is away"), ages);
         };
-        assert!(!server.failed(&address, "gone"));
+        assert!(!server.note_failure(&address, "gone"));
         times(|away, ages| {
             let waits = away.next_try.duration_since(away.since);
             assert_eq!(waits, PROBE_EVERY);
@@ -428,7 +428,7 @@ mod tests {
         times(|away, ages| away.next_try = away.since - ages);
         assert!(server.begin(&address).is_ok());
         assert!(matches!(server.begin(&address), Err(NotNow::Away(_))), "one is trying");
-        assert!(!server.failed(&address, "gone still"));
+        assert!(!server.note_failure(&address, "gone still"));
         times(|away, ages| {
             assert!(away.next_try >= away.since + PROBE_EVERY);
             away.since -= 2 * ages;
@@ -436,7 +436,7 @@ mod tests {
         });
         assert!(server.begin(&address).is_ok());
         assert!(matches!(server.begin(&address), Err(NotNow::Lost(_))), "for too long");
-        server.answered(&address);
+        server.note_answer(&address);
         assert!(server.begin(&address).is_ok() && server.begin(&address).is_ok());
         let said: Vec<String> = heard.try_iter().collect();
         assert_eq!(said.len(), 2, "once each: {said:?}");
