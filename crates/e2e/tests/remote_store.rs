@@ -126,6 +126,20 @@ fn pages_come_back_and_their_keys_go() {
     }
 }
 
+/// Adjacent pages are one read. If it fails as a whole, each page is read by itself: a node that is
+/// away made the pages of another node fail.
+#[test]
+fn a_failed_read_of_several_pages_is_made_page_by_page() {
+    let server = Redis::start(&[]);
+    let store = common::open(&server.patient_url(), "read-error@once1", false);
+    let all = pages(0..16);
+    put(&store, &all);
+    store.start_batch(&(0..16).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
+    for (token, page) in complete(&store, 16) {
+        assert!(page.expect("read") == all[token as usize].1, "token {token}");
+    }
+}
+
 #[test]
 fn what_is_there_is_not_what_was_written() {
     let server = Redis::start(&[]);

@@ -181,24 +181,13 @@ impl Store {
         let outcome = std::mem::replace(&mut job.outcome, Ok(()));
         let from = job.from;
         if let Err(source) = outcome {
-            if self.far[usize::from(from.tier)].is_remote() {
-                // The client has already retried until its time limit.
-                for at in 0..job.wanted().len() {
-                    let wanted = job.wanted()[at];
-                    let place = FarLocation { page: from.page + u32::from(wanted.page), ..from };
-                    let error = io::Error::new(source.kind(), source.to_string());
-                    match self.why(&wanted, place, Err(error)) {
-                        Some(error) => f(wanted.token, Err(error)),
-                        None => self.complete_alone(&wanted, f),
-                    }
-                }
-            } else if let [wanted] = *job.wanted() {
+            if let [wanted] = *job.wanted() {
                 match self.why(&wanted, from, Err(source)) {
                     Some(error) => f(wanted.token, Err(error)),
                     None => self.complete_alone(&wanted, f),
                 }
             } else {
-                // A bad block must not make the reads of its neighbours fail.
+                // A bad block, or a node that is away, must not make the reads of others fail.
                 for at in 0..job.wanted().len() {
                     let wanted = job.wanted()[at];
                     self.complete_alone(&wanted, f);

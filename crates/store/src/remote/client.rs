@@ -8,6 +8,8 @@
 //! * CLIENT-2: an answer belongs to the oldest request of its connection that has none. A request
 //!   whose connection broke takes no answer from the next connection to the same node, and nothing
 //!   is asked beside requests that wait for answers.
+//! * CLIENT-3: a read is not given up for an outage that began before it. Other requests may have
+//!   met that outage, and the node may have come back since with all of its pages.
 
 use super::connection::Connection;
 use super::server::{NotNow, Server, explain};
@@ -27,8 +29,8 @@ const RETRY: Duration = Duration::from_millis(20);
 const COUNT_REPLICAS_EVERY: Duration = Duration::from_secs(1);
 /// A replica that has been silent for longer does not count as live.
 const REPLICA_LAG_MAX_SECONDS: u32 = 10;
-/// How long a master waits for its replicas' acknowledgement at a time, in milliseconds.
-const WAIT_MS: u32 = 1000;
+/// Longest time for which a master waits for its replicas' acknowledgement at a time.
+const WAIT: Duration = Duration::from_secs(1);
 
 /// Outcome of a request.
 #[derive(Debug)]
@@ -53,6 +55,8 @@ pub(super) struct Request {
     replicated: bool,
     /// Node to which an ASK redirection sends this request, once.
     asking: Option<Address>,
+    /// Only this request's own time ends it (CLIENT-3).
+    own_time: bool,
     pub unsure: bool,
     pub outcome: Outcome,
 }
@@ -62,7 +66,22 @@ impl Request {
     /// counted.
     pub(super) fn new(slot: u16, packed: Vec<u8>, bound: usize, replicated: bool) -> Self {
         let (bound, outcome) = (bound + WORDS_MAX, Outcome::Pending(String::new()));
-        Self { slot, packed, bound, replicated, asking: None, unsure: false, outcome }
+        let (asking, own_time, unsure) = (None, false, false);
+        Self { slot, packed, bound, replicated, asking, own_time, unsure, outcome }
+    }
+
+    /// Lets only this request's own time end it.
+    pub(super) fn with_own_time(mut self) -> Self {
+        self.own_time = true;
+        self
+    }
+
+    /// Takes the outcome of an attempt.
+    fn end(&mut self, outcome: Outcome) {
+        self.outcome = match outcome {
+            Outcome::Lost(why) if self.own_time => Outcome::Pending(why),
+            outcome => outcome,
+        };
     }
 
     fn is_pending(&self) -> bool {
@@ -132,13 +151,14 @@ impl Client {
             if request.is_pending() {
                 match self.send(at, request) {
                     Ok(this) => sent.push(this),
-                    Err(outcome) => request.outcome = outcome,
+                    Err(outcome) => request.end(outcome),
                 }
             }
         }
         for this in sent {
             let request = &mut requests[this.at];
-            request.outcome = self.receive(&this, request);
+            let outcome = self.receive(&this, request);
+            request.end(outcome);
         }
     }
 
@@ -152,12 +172,14 @@ impl Client {
     pub(super) fn run_within(&mut self, requests: &mut [Request], limit: Duration, closing: bool) {
         let began = Instant::now();
         loop {
+            // The last attempt begins after that time: the first may have met a dead connection.
+            let over = began.elapsed() > limit;
             self.attempt(requests);
             if !requests.iter().any(Request::is_pending) {
                 return;
             }
             let ends = !closing && self.server.closing.load(Ordering::Relaxed);
-            if ends || began.elapsed() > limit {
+            if ends || over {
                 for request in requests {
                     if let Outcome::Pending(why) = &mut request.outcome {
                         request.outcome = Outcome::Lost(std::mem::take(why));
@@ -195,11 +217,13 @@ impl Client {
             Err(error) => return Err(self.broken(&address, &error)),
         };
         let link = self.links.get_mut(&address).expect("it was prepared");
+        // An answer that takes longer than `answer` breaks the connection.
+        let limit = WAIT.min(self.server.spec.answer / 2);
         let mut send = |bytes: &[u8]| link.connection.send(bytes);
         let asking = if before > 0 { send(b"*1\r\n$6\r\nASKING\r\n") } else { Ok(()) };
         let all = asking
             .and_then(|()| send(&request.packed))
-            .and_then(|()| if replicas == 0 { Ok(()) } else { send(&wait_for(replicas)) });
+            .and_then(|()| if replicas == 0 { Ok(()) } else { send(&wait_for(replicas, limit)) });
         match all {
             Ok(()) => {
                 link.unanswered += 1;
@@ -214,6 +238,11 @@ impl Client {
 
     /// Opens a connection, and returns how many replicas must acknowledge a write.
     fn prepare(&mut self, address: &Address, replicated: bool) -> Result<u32, RedisError> {
+        // A server closes idle connections (`timeout`). A request that goes there is unsure.
+        let idle = self.links.get_mut(address).filter(|link| link.unanswered == 0);
+        if idle.is_some_and(|link| link.connection.is_stale()) {
+            self.links.remove(address);
+        }
         if !self.links.contains_key(address) {
             let connection = self.server.connect(address)?;
             self.opened += 1;
@@ -330,12 +359,12 @@ impl Client {
     }
 }
 
-fn wait_for(replicas: u32) -> Vec<u8> {
+fn wait_for(replicas: u32, limit: Duration) -> Vec<u8> {
     let mut packed = Vec::with_capacity(48);
     words(&mut packed, 3);
     word(&mut packed, &[b"WAIT"]);
     word(&mut packed, &[replicas.to_string().as_bytes()]);
-    word(&mut packed, &[WAIT_MS.to_string().as_bytes()]);
+    word(&mut packed, &[limit.as_millis().to_string().as_bytes()]);
     packed
 }
 
@@ -365,7 +394,7 @@ fn live_replicas(info: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Notice, TierName};
+    use crate::{Notice, RedisSpec, TierName};
     use std::io::{BufRead, BufReader};
     use std::net::{TcpListener, TcpStream};
 
@@ -383,6 +412,10 @@ mod tests {
 
     /// Starts a node that answers `=N` with N, and makes its client. Its master has one replica.
     fn client_of_a_node() -> (Client, Address) {
+        client_of_a_node_with(|_| ())
+    }
+
+    fn client_of_a_node_with(set: impl Fn(&mut RedisSpec)) -> (Client, Address) {
         const INFO: &str = "slave0:ip=127.0.0.1,port=1,state=online,offset=1,lag=0\r\n";
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -394,7 +427,8 @@ mod tests {
         };
         let serve = move |caller: TcpStream| {
             let mut answers = caller.try_clone().expect("a descriptor");
-            for line in BufReader::new(caller).lines().map_while(Result::ok) {
+            let lines = BufReader::new(caller).lines().map_while(Result::ok);
+            for line in lines.take_while(|line| line != "QUIT") {
                 let _ = answers.write_all(answer(&line).as_bytes());
             }
         };
@@ -404,10 +438,11 @@ mod tests {
             }
         });
         let url = format!("redis://127.0.0.1:{port}?replicas=1");
-        let crate::TierSpec::Redis(spec) = crate::parse_tiers(&url).expect("a tier").remove(0)
+        let crate::TierSpec::Redis(mut spec) = crate::parse_tiers(&url).expect("a tier").remove(0)
         else {
             unreachable!("a remote tier");
         };
+        set(&mut spec);
         let server = Server::new(TierName::Redis(0), &spec, None, None, Notice::default());
         (Client::new(Arc::new(server)), spec.hosts[0].clone())
     }
@@ -429,6 +464,41 @@ mod tests {
         assert!(matches!(outcome, Outcome::Pending(_)) && first.unsure, "{outcome:?}");
         let outcome = client.receive(&by_the_second, &mut second);
         assert!(matches!(outcome, Outcome::Done(Value::Int(2))) && !second.unsure, "{outcome:?}");
+    }
+
+    /// A server had closed a connection that was idle. The request sent there was unsure, and the
+    /// numbers of its keys were lost to the tier for good.
+    #[test]
+    fn nothing_is_sent_by_a_connection_that_the_server_has_closed() {
+        let (mut client, address) = client_of_a_node();
+        let mut requests = [request("=1", false)];
+        client.attempt(&mut requests);
+        let link = client.links.get_mut(&address).expect("it is open");
+        assert!(!link.connection.is_stale(), "it is idle");
+        link.connection.send(b"QUIT\r\n").expect("the node is there");
+        ebb_testing::eventually("the end", || link.connection.is_stale());
+        let mut requests = [request("=2", false)];
+        client.attempt(&mut requests);
+        let [second] = &requests;
+        assert!(matches!(second.outcome, Outcome::Done(Value::Int(2))), "{:?}", second.outcome);
+        assert!(!second.unsure);
+    }
+
+    /// A write had met an outage, and nothing was asked since. The first of two reads tried the
+    /// node, and the second was given up before the node had answered: its page was declared lost.
+    #[test]
+    fn a_read_is_not_given_up_for_an_outage_before_it() {
+        let (mut client, address) = client_of_a_node_with(|spec| spec.wait = Duration::ZERO);
+        client.server.note_failure(&address, "it was away");
+        let mut requests = [request("=1", false), request("=2", false).with_own_time()];
+        client.attempt(&mut requests);
+        let [write, read] = &requests;
+        assert!(matches!(write.outcome, Outcome::Lost(_)), "{:?}", write.outcome);
+        assert!(matches!(read.outcome, Outcome::Pending(_)), "{:?}", read.outcome);
+        ebb_testing::eventually("an answer", || {
+            client.attempt(&mut requests);
+            matches!(requests[1].outcome, Outcome::Done(Value::Int(2)))
+        });
     }
 
     /// The question for replicas took the answer of a request before it.
@@ -455,8 +525,8 @@ mod tests {
 
     #[test]
     fn commands_are_packed_as_the_protocol_has_them() {
-        assert_eq!(wait_for(1), b"*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$4\r\n1000\r\n");
-        assert_eq!(wait_for(2), redis::cmd("WAIT").arg(2).arg(1000).get_packed_command());
+        assert_eq!(wait_for(1, WAIT), b"*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$4\r\n1000\r\n");
+        assert_eq!(wait_for(2, WAIT), redis::cmd("WAIT").arg(2).arg(1000).get_packed_command());
     }
 
     #[test]

@@ -97,6 +97,18 @@ impl Connection {
         }
     }
 
+    /// Whether the node has closed this connection, on which no request waits for an answer. An
+    /// answer that came all the same is no sign of health either.
+    pub(super) fn is_stale(&mut self) -> bool {
+        let plain = matches!(self.stream, Stream::Plain(_));
+        match self.wire().peek() {
+            Ok(0) => true,
+            // A TLS session may bring tickets.
+            Ok(_) => plain,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
     fn wire(&mut self) -> &mut Wire {
         match &mut self.stream {
             Stream::Plain(wire) => wire,
@@ -172,6 +184,14 @@ impl Wire {
     fn begin(&mut self, bound: usize) -> io::Result<()> {
         (self.left, self.until) = (bound, Instant::now() + self.limit);
         if std::mem::take(&mut self.late) { self.set_limit(self.limit) } else { Ok(()) }
+    }
+
+    /// Returns how many bytes have come, 1 at most, without waiting; 0 at the end of the stream.
+    fn peek(&self) -> io::Result<usize> {
+        self.tcp.set_nonblocking(true)?;
+        let came = self.tcp.peek(&mut [0]);
+        self.tcp.set_nonblocking(false)?;
+        came
     }
 
     fn look_at_the_time(&mut self) -> io::Result<()> {

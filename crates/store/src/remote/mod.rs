@@ -372,7 +372,7 @@ impl RemoteTier {
         let began = Instant::now();
         let shared = &*self.shared;
         shared.injector.read()?;
-        let mut request = [shared.on_keys("MGET", &[page], VALUE_MAX)];
+        let mut request = [shared.on_keys("MGET", &[page], VALUE_MAX).with_own_time()];
         let mut client = Client::new(shared.server.clone());
         client.run(&mut request);
         let [Request { outcome, .. }] = request;
@@ -402,6 +402,10 @@ impl RemoteTier {
         let (began, limit) = (Instant::now(), shared.server.spec.answer * CLOSING_ANSWERS);
         for pages in pages.chunks(sweep::BATCH) {
             let rest = limit.saturating_sub(began.elapsed());
+            if rest.is_zero() {
+                left += pages.len();
+                continue;
+            }
             left += sweep::remove(shared, &mut writer.client, pages, Some(rest)).1.len();
         }
         let mut packed = Vec::new();

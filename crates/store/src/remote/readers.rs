@@ -159,16 +159,18 @@ fn perform(remote: &Remote, client: &mut Client, mut jobs: Jobs) -> (Jobs, Jobs)
         let same = |a: &u8, b: &u8| number(*a) as usize / RUN_MAX == number(*b) as usize / RUN_MAX;
         for group in pages.chunk_by(same) {
             let numbers: Vec<u32> = group.iter().map(|&page| number(page)).collect();
-            requests.push(remote.on_keys("MGET", &numbers, VALUE_MAX));
+            requests.push(remote.on_keys("MGET", &numbers, VALUE_MAX).with_own_time());
             parts.push(Part { job: at, pages: group.to_vec() });
         }
     }
+    // The last attempt begins after that time: the first may have met a dead connection.
+    let waited = |job: &Job| job.began.is_some_and(|at| at.elapsed() > remote.server.spec.wait);
+    let waited: Vec<bool> = jobs.iter().map(|job| waited(job)).collect();
     client.attempt(&mut requests);
     let mut again = vec![false; jobs.len()];
     for (part, Request { outcome, .. }) in parts.iter().zip(requests) {
         let job = &mut jobs[part.job];
-        let waited = job.began.is_some_and(|began| began.elapsed() > remote.server.spec.wait);
-        let ends = waited || remote.server.closing.load(Ordering::Relaxed);
+        let ends = waited[part.job] || remote.server.closing.load(Ordering::Relaxed);
         match outcome {
             Outcome::Done(answer) => take(remote, job, part, &answer),
             Outcome::Pending(_) if !ends => again[part.job] = true,

@@ -144,8 +144,11 @@ pub(super) fn remove(
     pages.sort_unstable();
     let same = |a: &u32, b: &u32| *a as usize / RUN_MAX == *b as usize / RUN_MAX;
     let groups: Vec<&[u32]> = pages.chunk_by(same).collect();
-    let mut requests: Vec<Request> =
-        groups.iter().map(|group| remote.on_keys("UNLINK", group, 0)).collect();
+    let request = |group: &&[u32]| {
+        let request = remote.on_keys("UNLINK", group, 0);
+        if closing.is_some() { request.with_own_time() } else { request }
+    };
+    let mut requests: Vec<Request> = groups.iter().map(request).collect();
     match closing {
         None => client.run(&mut requests),
         Some(limit) => client.run_within(&mut requests, limit, true),
