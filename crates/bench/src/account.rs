@@ -114,7 +114,7 @@ impl Round {
             cpu_s / threads,
             get("/lost/changes_us") / 1e6 / threads,
             get("/lost/calls_us") / 1e6 / threads,
-            get("/lost/brake_us") / 1e6 / threads,
+            get("/lost/freezer_us") / 1e6 / threads,
             get("/stages/kept_off_ns") / 1e9 / threads,
             around(ebb) - around(plain),
         ];
