@@ -311,14 +311,15 @@ static int case_stopped(int argc, char **argv) {
     pid_t child = fork();
     MUST(child >= 0);
     if (child == 0) {
-        struct ballast own = ballast_new(6, 3);
-        /* It does not go on with the others of its process group. */
+        /* It is not stopped, and does not go on, with the others of its process group. */
         MUST(setpgid(0, 0) == 0);
+        struct ballast own = ballast_new(6, 3);
         raise(SIGSTOP);
         ballast_check(&own, "child that was stopped");
         ballast_check(&b, "copy in a child that was stopped");
         _exit(0);
     }
+    MUST(setpgid(child, child) == 0);
     int status;
     MUST(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
     ballast_change(&b);

@@ -27,10 +27,13 @@ def work(part):
 def main():
     context = multiprocessing.get_context("fork")
     data.extend(text(key, 1) for key in range(int(sys.argv[1])))
+    results = []
     for turn in range(2):
         with context.Pool(3, maxtasksperchild=1) as pool:
-            for result in pool.map(work, [(turn * 3 + i, 7) for i in range(3)], chunksize=1):
-                print(result)
+            results += pool.map(work, [(turn * 3 + i, 7) for i in range(3)], chunksize=1)
+    # The pool forks beside this thread: a child would print what is in the buffer, too.
+    for result in results:
+        print(result)
     for key, item in enumerate(data):
         if item != text(key, 1):
             sys.exit("wrong item %d in the parent: %r" % (key, item))

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::build;
-use crate::tree::{Root, TAG, Tree};
+use crate::tree::{Root, TAG, Tree, folders_of};
 
 /// A program to run: plainly, or under `ebb run` when it has a limit.
 #[derive(Clone, Debug)]
@@ -274,6 +274,10 @@ impl Drop for Running {
         }
         if self.status.is_none() {
             let _ = self.child.wait();
+            // A process that gets this PID later is no run.
+            for folder in folders_of(self.root.pid) {
+                let _ = fs::remove_dir_all(folder);
+            }
         }
     }
 }

@@ -43,16 +43,16 @@ impl Running {
         let file = File::create(&output).expect("a file");
         let errors = file.try_clone().expect("a descriptor");
         let tag = output.display().to_string();
-        command.env(TAG, &tag).stdin(Stdio::null()).stdout(file).stderr(errors);
+        // A host that stops the test's group stops no half of a run: the pager is in its own.
+        command.env(TAG, &tag).process_group(0);
+        command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let child = command.spawn().expect("it starts");
         let root = Root { pid: child.id().cast_signed(), tag, ebb: ebb().to_owned() };
         Self { child, root, output, _folder: folder }
     }
 
-    /// Starts a program in a process group of its own, so that a stopped program does not continue
-    /// with other processes of the test.
     fn program(path: PathBuf, arguments: &str) -> Self {
-        Self::start(Command::new(path).args(arguments.split(' ')).process_group(0))
+        Self::start(Command::new(path).args(arguments.split(' ')))
     }
 
     /// Runs `ebb attach` to process `pid`.

@@ -125,7 +125,7 @@ fn children_in_user_namespaces_of_their_own_are_paged_for_an_ordinary_user() {
 fn static_programs_of_go_are_paged_for_an_ordinary_user() {
     let account = able();
     let program = account.go_program();
-    expect_paged(&in_little(&account, &format!("{program} waits 48")), "waits: ok\n");
+    expect_paged(&in_little(&account, &format!("{program} waits 48 paged")), "waits: ok\n");
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let can_be_met = yama.trim().is_empty() || yama.trim() == "0";
     let paged = if can_be_met { "paged" } else { "" };

@@ -26,7 +26,9 @@ fn thrashing_is_said_once_and_only_of_who_thrashes() {
         |text: &str| text.lines().filter(|line| line.starts_with("ebb: thrashing: ")).count();
     assert_eq!(thrashes.expect_line("touch: ok").stderr.matches("ebb: thrashing: ").count(), 1);
     assert_eq!(said(&thrashes.stderr), 1, "{}", thrashes.stderr);
-    assert!(thrashes.stderr.contains(" from the file in /"), "{}", thrashes.stderr);
+    // On a slow host the first window may end while the memory is filled.
+    let read = [" from the file in /", "(none was read)"];
+    assert!(read.iter().any(|words| thrashes.stderr.contains(words)), "{}", thrashes.stderr);
     let enough = thrashes.figure("enough_bytes");
     assert!((16 * MIB..128 * MIB).contains(&enough), "{enough} would be enough");
     assert_eq!(said(&does_not.expect_line("touch: ok").stderr), 0, "{}", does_not.stderr);
