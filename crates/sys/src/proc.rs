@@ -592,7 +592,7 @@ mod tests {
         assert_eq!(areas_in(maps(), &[(0, 4096), (u64::MAX - 4096, u64::MAX)]).unwrap(), []);
         // A plain file stands for a kernel without the query.
         let copy = tempfile::NamedTempFile::new().unwrap();
-        std::fs::copy("/proc/self/maps", copy.path()).unwrap();
+        std::fs::write(copy.path(), std::fs::read("/proc/self/maps").unwrap()).unwrap();
         assert_eq!(areas_in(copy.reopen().unwrap(), &ranges).unwrap(), read);
     }
 

@@ -341,8 +341,10 @@ mod tests {
         let path = folder.path().join("socket");
         assert!(Socket::connect_now(&path).is_err());
         let listener = Listener::bind(&path).unwrap();
+        // A user may have fewer descriptors than a listener has room.
+        rustix::net::listen(&listener, 8).unwrap();
         let lines: Vec<Socket> =
-            std::iter::from_fn(|| Socket::connect_now(&path).unwrap()).take(100_000).collect();
+            std::iter::from_fn(|| Socket::connect_now(&path).unwrap()).take(100).collect();
         assert!(Socket::connect_now(&path).unwrap().is_none(), "{} are in", lines.len());
         listener.accept().unwrap();
         assert!(Socket::connect_now(&path).unwrap().is_some());
