@@ -671,9 +671,9 @@ impl Server {
         self.find_room(mm, fault)
     }
 
-    /// Charges one page for a fault for which no room was found before. Two kinds of threads get a
-    /// page even if none is left, because others cannot give pages back without them. These are the
-    /// threads of a starting child, and an agent at work.
+    /// Charges one page for a fault for which no room was found before. Some threads get a page
+    /// even if none is left, because others cannot give pages back without them. These are the
+    /// threads of a starting child or of a child without an agent, and an agent at work.
     fn find_room(&mut self, mm: &Mm, fault: &PageFault) -> Option<Charge> {
         let (mut charge, low) = {
             let mut resident = self.pager.resident();

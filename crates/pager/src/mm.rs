@@ -493,16 +493,22 @@ impl Mm {
         alive.peek().is_some() && alive.all(|&(_, state)| state == 't')
     }
 
-    /// Returns the number of pages that it got beyond the budget; 0 if it is no longer a starting
-    /// child.
-    pub fn extra_pages(&self) -> u32 {
-        if self.is_starting() { self.fed.load(Ordering::Relaxed) } else { 0 }
+    /// Whether it may get a few pages beyond the budget. A starting child needs them until it can
+    /// give some back. A child without an agent needs them until it ends: it may be all that keeps
+    /// the pages in memory that it shares with others.
+    fn may_get_extra_pages(&self) -> bool {
+        self.alone.load(Ordering::Relaxed) || self.is_starting()
     }
 
-    /// Takes one more page beyond the budget, if allowed. A starting child needs a few pages until
-    /// it can give some back, and gets no more.
+    /// Returns the number of pages that it got beyond the budget; 0 if it may get no more.
+    pub fn extra_pages(&self) -> u32 {
+        let pages = self.fed.load(Ordering::Relaxed).min(STARTING_PAGES);
+        if self.may_get_extra_pages() { pages } else { 0 }
+    }
+
+    /// Takes one more page beyond the budget, if allowed.
     pub fn take_extra_page(&self) -> bool {
-        self.is_starting() && self.fed.fetch_add(1, Ordering::Relaxed) < STARTING_PAGES
+        self.may_get_extra_pages() && self.fed.fetch_add(1, Ordering::Relaxed) < STARTING_PAGES
     }
 
     /// Counts a thread that has a page reserved and is to repeat its access.
@@ -898,6 +904,18 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
+
+    /// Shows that a child without an agent gets a few pages beyond the budget. All memory was in
+    /// pages that such a child alone still had, and it waited for one more: the run ended as out of
+    /// memory.
+    #[test]
+    fn a_child_without_an_agent_gets_a_few_pages_beyond_the_budget() {
+        let mm = with_pool(Quiet::default());
+        mm.alone.store(true, Ordering::Relaxed);
+        assert!(!mm.is_starting() && mm.extra_pages() == 0);
+        let taken = (0..1000).filter(|_| mm.take_extra_page()).count();
+        assert_eq!((taken, mm.extra_pages()), (64, 64));
+    }
 
     /// Creates an address space with a pool of 64 slots.
     fn with_pool(uffd: Quiet) -> Mm {
