@@ -1,12 +1,12 @@
-//! The memory manager: page frames, address spaces, LRU generations, swap slots, reclaim.
+//! The engine of Ebb: address spaces, LRU lists and generations, kswapd, swap slots, the budget.
 //!
 //! `core` is pure: no system call, no clock, no thread, no I/O, no unsafe code. Real memory
 //! (`ebb run`) and simulated memory (`ebb lab`) drive this one code. They pass in all that it
 //! cannot know: the time, the accessed bits that the hardware set, the result of a write.
 //!
-//! Each part can be driven by itself, like the parts of a kernel: [`frame`], [`lru`], [`space`],
-//! [`reclaim`], [`writeback`], [`swap`], [`memcg`]. [`engine::Engine`] joins them under one budget
-//! of memory; `ebb run` uses that.
+//! Each part can be driven by itself: [`lru`], [`space`], [`reclaim`], [`slots`]. The model of
+//! Linux in `ebb-linux` does so. [`engine::Engine`] joins them under one budget of memory; `ebb
+//! run` uses that.
 //!
 //! # The life of a page
 //!
@@ -53,7 +53,7 @@
 //! engine.set.zone.place(charge);
 //! let pfn = engine.set.map(&mut space, page, Arrival::Loaded, Some(slot));
 //! assert_eq!(engine.set.frame(pfn).slot(), Some(slot));
-//! # Ok::<(), ebb_mm::swap::NoSlot>(())
+//! # Ok::<(), ebb_mm::slots::NoSlot>(())
 //! ```
 //!
 //! # A driver
@@ -138,20 +138,20 @@
 
 pub mod engine;
 pub mod folio;
-pub mod frame;
 pub mod lru;
-pub mod memcg;
 pub mod nearest;
 pub mod observe;
+pub mod order;
 pub mod random;
 pub mod readahead;
 pub mod reclaim;
 pub mod resident;
+pub mod slots;
 pub mod space;
-pub mod swap;
+mod sync;
 pub mod tunables;
 pub mod types;
-pub mod writeback;
+pub mod watermark;
 
 // Names that a driver of the engine needs.
 pub use engine::{Did, Do, Engine, Evidence, Loads, Seen};

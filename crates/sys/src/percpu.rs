@@ -5,8 +5,6 @@
 
 use std::sync::OnceLock;
 
-use ebb_mm::frame::RemoteFence;
-
 /// Returns the offset of the thread's restartable-sequence area from its thread pointer, if glibc
 /// registers one.
 fn rseq_offset() -> Option<isize> {
@@ -68,10 +66,12 @@ impl Membarrier {
     pub fn register() -> Option<Self> {
         (membarrier(REGISTER_PRIVATE_EXPEDITED) == 0).then_some(Self(()))
     }
-}
 
-impl RemoteFence for Membarrier {
-    fn heavy(&self) {
+    /// Makes every running thread of this process execute a full memory fence.
+    ///
+    /// # Panics
+    /// If the kernel refuses: a caller that goes on without the fence would break its own protocol.
+    pub fn fence_all(&self) {
         // A registered process cannot fail here. A failed fence would let a drain and an owner use
         // a list at the same time.
         let done = membarrier(PRIVATE_EXPEDITED);
@@ -92,52 +92,11 @@ pub fn thread_time_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-
-    use ebb_mm::frame::{Config, Gfp, NoHost, Order, Request};
 
     #[test]
     fn the_hint_is_a_cpu_of_this_machine() {
         // SAFETY: only asks for a number.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         assert!(cpu_hint() < cpus as usize);
-    }
-
-    #[test]
-    fn drains_with_membarrier_lose_and_double_nothing() {
-        let Some(fence) = Membarrier::register() else {
-            ebb_testing::skip("membarrier is refused here");
-        };
-        let mut config = Config::flat(32 * 1024, 2);
-        config.fence = Some(Arc::new(fence));
-        let frames = config.build().unwrap();
-        let held: Vec<std::sync::atomic::AtomicU32> = (0..32 * 1024).map(|_| 0.into()).collect();
-        std::thread::scope(|scope| {
-            for thread in 1..=2u32 {
-                let (frames, held) = (&frames, &held);
-                scope.spawn(move || owner(frames, held, thread));
-            }
-            (0..400).for_each(|_| frames.drain_all());
-        });
-        frames.drain_all();
-        assert_eq!(frames.check(), Ok(()));
-        assert_eq!(frames.buddyinfo(), Config::flat(32 * 1024, 2).build().unwrap().buddyinfo());
-    }
-
-    fn owner(frames: &ebb_mm::frame::Frames, held: &[std::sync::atomic::AtomicU32], thread: u32) {
-        use std::sync::atomic::Ordering::Relaxed;
-        let cpu = frames.cpu(thread as usize - 1).unwrap();
-        let request = Request::new(Gfp::HIGHUSER_MOVABLE, Order::ZERO);
-        for round in 0..300 {
-            let mine: Vec<_> =
-                (0..round % 150).map_while(|_| cpu.alloc(&request, &NoHost)).collect();
-            for pfn in &mine {
-                assert_eq!(held[pfn.0 as usize].swap(thread, Relaxed), 0, "{pfn:?} doubled");
-            }
-            for pfn in mine {
-                held[pfn.0 as usize].store(0, Relaxed);
-                cpu.free(pfn, Order::ZERO).unwrap();
-            }
-        }
     }
 }

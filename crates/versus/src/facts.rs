@@ -7,7 +7,7 @@ use std::time::Instant;
 use ebb_bench::alloc::{
     Cell, Contender as _, Ebb, HoldTimes, Load, Mechanisms, Pattern, measure, median,
 };
-use ebb_mm::frame::{Checks, Config, Gfp, NoHost, Order, PcpRule, Request};
+use ebb_linux::frame::{Checks, Config, Gfp, NoHost, Order, PcpRule, Request};
 
 const GIB: u32 = 1 << 18;
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
-use ebb_mm::frame::{Checks, CmaCount};
+use ebb_linux::frame::{Checks, CmaCount};
 
 use super::ebb::{Ebb, HoldTimes, Mechanisms};
 use super::harness::{Cell, Load, Pattern, measure, median};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ebb_mm::frame::{
+use ebb_linux::frame::{
     Backend, Checks, CmaCount, Config, Cpu, Frames, Gfp, LayoutError, Meter, NoHost, Order,
-    PcpRule, Request, ZoneKind, ZoneSpec,
+    PcpRule, RemoteFence, Request, ZoneKind, ZoneSpec,
 };
 use ebb_mm::types::Pfn;
 use ebb_sys::percpu::Membarrier;
@@ -110,7 +110,7 @@ impl Ebb {
         config.checks = how.checks;
         config.cma_count = how.cma_count;
         config.meter = meter.map(|m| m as Arc<dyn Meter>);
-        config.fence = Membarrier::register().map(|m| Arc::new(m) as _);
+        config.fence = Fence::register();
         Ok(Self { frames: config.build()? })
     }
 
@@ -121,10 +121,27 @@ impl Ebb {
     }
 }
 
+/// A fence on behalf of the owners of per-CPU sets.
+#[derive(Debug)]
+struct Fence(Membarrier);
+
+impl Fence {
+    /// Returns `None` if the kernel or a filter refuses membarrier.
+    fn register() -> Option<Arc<dyn RemoteFence>> {
+        Membarrier::register().map(|membarrier| Arc::new(Self(membarrier)) as _)
+    }
+}
+
+impl RemoteFence for Fence {
+    fn heavy(&self) {
+        self.0.fence_all();
+    }
+}
+
 const GFP: Gfp = Gfp::HIGHUSER_MOVABLE;
 
 #[cold]
-fn refused(bad: &ebb_mm::frame::BadFree) -> ! {
+fn refused(bad: &ebb_linux::frame::BadFree) -> ! {
     panic!("{bad}")
 }
 
@@ -189,5 +206,48 @@ impl Contender for Hinted {
 
     fn settle(&self) {
         self.0.frames.drain_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn drains_with_membarrier_lose_and_double_nothing() {
+        let Some(fence) = Fence::register() else {
+            ebb_testing::skip("membarrier is refused here");
+        };
+        let mut config = Config::flat(32 * 1024, 2);
+        config.fence = Some(fence);
+        let frames = config.build().unwrap();
+        let held: Vec<AtomicU32> = (0..32 * 1024).map(|_| 0.into()).collect();
+        std::thread::scope(|scope| {
+            for thread in 1..=2u32 {
+                let (frames, held) = (&frames, &held);
+                scope.spawn(move || owner(frames, held, thread));
+            }
+            (0..400).for_each(|_| frames.drain_all());
+        });
+        frames.drain_all();
+        assert_eq!(frames.check(), Ok(()));
+        assert_eq!(frames.buddyinfo(), Config::flat(32 * 1024, 2).build().unwrap().buddyinfo());
+    }
+
+    fn owner(frames: &Frames, held: &[AtomicU32], thread: u32) {
+        let cpu = frames.cpu(thread as usize - 1).unwrap();
+        let request = Request::new(Gfp::HIGHUSER_MOVABLE, Order::ZERO);
+        for round in 0..300 {
+            let mine: Vec<_> =
+                (0..round % 150).map_while(|_| cpu.alloc(&request, &NoHost)).collect();
+            for pfn in &mine {
+                assert_eq!(held[pfn.0 as usize].swap(thread, Relaxed), 0, "{pfn:?} doubled");
+            }
+            for pfn in mine {
+                held[pfn.0 as usize].store(0, Relaxed);
+                cpu.free(pfn, Order::ZERO).unwrap();
+            }
+        }
     }
 }

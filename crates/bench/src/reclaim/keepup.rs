@@ -13,14 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use ebb_linux::frame::{Config, Frames, Gfp, Host, NoHost, Order, Request, ZoneItem};
+use ebb_linux::reclaim::{Direct, DirectPassed, FramesNode};
 use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
-use ebb_mm::frame::{Config, Frames, Gfp, Host, NoHost, Order, Request, ZoneItem};
 use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Shadow};
 use ebb_mm::observe::vmstat::VmStat;
-use ebb_mm::reclaim::{
-    Asked, Direct, DirectPassed, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step,
-    WakeRequests,
-};
+use ebb_mm::reclaim::{Asked, Kswapd, NAP_MS, Node, Passed, Policy, Step, WakeRequests};
 use ebb_mm::space::Spaces;
 use ebb_mm::tunables::Tunables;
 use ebb_mm::types::{MmId, Pfn, Vpn};

@@ -8,10 +8,11 @@
 
 use std::cell::{Cell, RefCell};
 
+use ebb_linux::frame::{Gfp, Host, Order, Request};
+use ebb_linux::reclaim::FramesNode;
 use ebb_mm::folio::LruType;
-use ebb_mm::frame::{Gfp, Host, Order, Request};
 use ebb_mm::lru::{Ctx, Evicted, Pageout, Shadow};
-use ebb_mm::reclaim::{Asked, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step};
+use ebb_mm::reclaim::{Asked, Kswapd, NAP_MS, Node, Passed, Policy, Step};
 use ebb_mm::types::Pfn;
 use ebb_sys::percpu::thread_time_ns;
 

@@ -17,10 +17,8 @@
 //!   standby. A fault brings the page back, and proves its use ([`Resident::reactivate`]). A
 //!   standby page without a fault is stored.
 //!
-//! Parts that only a kernel has are beside the engine, and the laboratory's machine drives them one
-//! by one. They are per-CPU page sets and zones ([`crate::frame`]), the tree of memcgs
-//! ([`crate::memcg`]), and file pages, dirty pages and writeback ([`crate::writeback`]). So are the
-//! swap cache ([`crate::swap`]) and direct reclaim ([`crate::reclaim::direct`]).
+//! The parts that only a kernel has are the crate `ebb-linux`, and the laboratory's machine drives
+//! them one by one.
 //!
 //! Invariants:
 //! * ENGINE-1: the only loop over priorities is that of kswapd's run. A pass has the priority it
@@ -191,7 +189,7 @@ impl Engine {
 
     /// Requests reclaim, because a thread found too little memory. Returns what to do about kswapd.
     pub fn ask(&self, wake_requests: &WakeRequests) -> Asked {
-        wake_requests.ask(&self.set.zone, self.policy, crate::frame::Order::ZERO, 0)
+        wake_requests.ask(&self.set.zone, self.policy, crate::order::Order::ZERO, 0)
     }
 
     /// Returns the counters of kswapd's protocol.

@@ -6,9 +6,9 @@
 
 use super::wake_requests::{Flags, WakeRequests};
 use super::{CLASSES_MAX, Node, Policy};
-use crate::frame::Order;
 use crate::lru::scan::DEF_PRIORITY;
 use crate::lru::{Met, Scan, Who};
+use crate::order::Order;
 
 /// Priority at which a run for a boost stops raising the pressure. Below it the run may write.
 const GENTLE_PRIORITY: u8 = DEF_PRIORITY - 2;

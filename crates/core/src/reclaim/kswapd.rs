@@ -24,8 +24,8 @@
 use super::balance::{Balance, Pass, Passed};
 use super::wake_requests::{Sleep, WakeRequests};
 use super::{IdleIndex, Node, Policy};
-use crate::frame::Order;
 use crate::observe::vmstat::{Event, VmStat};
+use crate::order::Order;
 
 /// The next thing that the driver must do.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -6,38 +6,21 @@
 //!
 //! * [`wake_requests`]: requests for kswapd, and the trouble flags of a node.
 //! * [`kswapd`]: the loop of the background reclaimer, [`balance`] one run of it.
-//! * [`direct`]: a task's own reclaim; [`throttle`]: its waits; [`reserve`]: when it may not even
-//!   reclaim; [`oom`]: when it gives up.
-//! * [`slab`]: how many objects of the slab caches a pass scans.
 //!
 //! [`Node`] describes the memory. There is one predicate for "in balance". Wakers, runs and sleep
 //! all use it.
 
 pub mod balance;
-pub mod direct;
 pub mod kswapd;
 #[cfg(all(test, loom))]
 mod models;
-pub mod oom;
-pub mod proactive;
-pub mod reserve;
-#[cfg(all(test, not(loom)))]
-mod scenarios;
-pub mod slab;
-pub mod throttle;
 pub mod wake_requests;
 
 pub use balance::{Pass, Passed};
-pub use direct::{Direct, DirectPass, DirectPassed};
 pub use kswapd::{Kswapd, KswapdStats, Step};
-pub use oom::{Achieved, Hope, Verdict};
-pub use proactive::Proactive;
-pub use slab::{Shrinker, SlabPass};
-pub use throttle::{Outlook, Reason, Throttle};
 pub use wake_requests::{Asked, Flags, WakeRequests};
 
-use crate::frame::watermark::Level;
-use crate::frame::{AllocFlags, Frames, MAX_ORDER, Order, ZoneItem};
+use crate::order::{MAX_ORDER, Order};
 use crate::tunables::{FlagClear, IdleIndex, SleepCheck, Tunables};
 
 /// Number of runs without progress after which a node counts as hopeless. Then kswapd leaves it to
@@ -47,8 +30,6 @@ pub const FAILURES_MAX: u32 = 16;
 pub const NAP_MS: u64 = 100;
 /// Largest number of kinds of zone in a node.
 pub const CLASSES_MAX: usize = 6;
-/// Smallest contribution of a zone to a run's target, in pages.
-const ZONE_TARGET_MIN: u64 = 32;
 
 /// A node's memory, as reclaim control sees it. Classes are indices of the kinds of zone, lowest
 /// first. By default a node has no boosts and no counters of its own.
@@ -99,85 +80,6 @@ pub trait Node {
     /// Returns whether more than half of the reserve below the low watermarks is left. Then
     /// allocating tasks may reclaim instead of waiting for kswapd.
     fn reserve_left(&self) -> bool;
-}
-
-/// One node of the frame allocator.
-#[derive(Clone, Copy, Debug)]
-pub struct FramesNode<'a> {
-    /// The allocator.
-    pub frames: &'a Frames,
-    /// Number of the node.
-    pub node: usize,
-}
-
-impl FramesNode<'_> {
-    fn zones(&self, highest: usize) -> impl Iterator<Item = &crate::frame::Zone> {
-        let node = self.node;
-        self.frames.zones().iter().filter(move |z| {
-            let s = z.state();
-            s.node() == node && s.class() <= highest && s.managed() > 0
-        })
-    }
-}
-
-impl Node for FramesNode<'_> {
-    fn classes(&self) -> usize {
-        self.zones(usize::MAX).map(|z| z.state().class() + 1).max().unwrap_or(1)
-    }
-
-    fn balanced(&self, order: Order, highest: usize) -> bool {
-        self.frames.balanced(self.node, order, highest, false)
-    }
-
-    fn has_zone(&self, highest: usize) -> bool {
-        self.zones(highest).next().is_some()
-    }
-
-    fn all_balanced(&self, order: Order, highest: usize) -> bool {
-        self.zones(highest).all(|zone| {
-            let (free, mark) =
-                (zone.state().free_pages_safe(), zone.state().effective_mark(Level::High));
-            zone.watermark_ok_with(order, mark, highest, AllocFlags::NONE, free)
-        })
-    }
-
-    fn target(&self, highest: usize) -> u64 {
-        self.zones(highest).map(|z| z.state().marks().high.max(ZONE_TARGET_MIN)).sum()
-    }
-
-    fn boosts(&self, highest: usize) -> [u64; CLASSES_MAX] {
-        let mut boosts = [0; CLASSES_MAX];
-        for zone in self.zones(highest) {
-            boosts[zone.state().class()] = zone.state().boost_pages();
-        }
-        boosts
-    }
-
-    fn work_off(&self, boosts: &[u64; CLASSES_MAX]) {
-        for zone in self.zones(usize::MAX) {
-            let pages = boosts[zone.state().class()];
-            if pages > 0 {
-                zone.state().work_off_boost(pages);
-            }
-        }
-    }
-
-    fn set_active(&self, highest: usize, active: bool) {
-        self.frames.set_reclaim_active(self.node, highest, active);
-    }
-
-    fn set_awake(&self, awake: bool) {
-        self.frames.set_counter_pressure(self.node, awake);
-    }
-
-    fn reserve_left(&self) -> bool {
-        let (mut free, mut reserve) = (0, 0);
-        for zone in self.zones(usize::MAX) {
-            reserve += zone.state().marks().min;
-            free += zone.state().counters().snapshot(ZoneItem::FreePages);
-        }
-        reserve == 0 || free > reserve / 2
-    }
 }
 
 /// The steps of kswapd's history, each a switch.

@@ -9,8 +9,8 @@ use loom::thread;
 use super::{
     Asked, FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, SleepCheck, Step, WakeRequests,
 };
-use crate::frame::Order;
 use crate::observe::vmstat::VmStat;
+use crate::order::Order;
 
 /// Two zones. A request of class 1 leaves the lowest zone alone, one of class 0 finds enough there.
 struct Tiny {

@@ -14,9 +14,9 @@
 //! Lock order: the lock is a leaf; [`Node`] is never called under it.
 
 use super::{FAILURES_MAX, FlagClear, Node, Policy, SleepCheck, order_of};
-use crate::frame::Order;
-use crate::frame::sync::{AtomicU32, Mutex, Relaxed, lock};
 use crate::lru::Met;
+use crate::order::Order;
+use crate::sync::{AtomicU32, Mutex, Relaxed, lock};
 
 /// Facts that reclaim has found out about a node since kswapd last slept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -114,7 +114,8 @@ impl WakeRequests {
     }
 
     /// Wakes kswapd if it sleeps, without a look at the balance, and changes the requested zone.
-    pub(super) fn ask_lower(&self, highest: impl Fn(Option<usize>) -> Option<usize>) -> Asked {
+    /// `highest` maps the requested zone to the new one.
+    pub fn ask_lower(&self, highest: impl Fn(Option<usize>) -> Option<usize>) -> Asked {
         let mut s = lock(&self.state);
         if s.sleep == Sleep::Awake || s.woken {
             return Asked::Recorded;
@@ -221,7 +222,7 @@ impl WakeRequests {
     }
 
     /// Records a run without progress.
-    pub(super) fn failed(&self) {
+    pub fn failed(&self) {
         self.failures.fetch_add(1, Relaxed);
     }
 

@@ -6,9 +6,9 @@
 //! the LRU does not need: the owner's pool slot, and the state of a frame that is off the LRU's
 //! lists.
 
-use super::frame_ids::{FrameIds, ZONE_MAX};
+use super::frame_ids::FrameIds;
+use super::zone::ZONE_MAX;
 use crate::folio::{Folios, LruType, MemcgId, Word};
-use crate::frame::watermark::Marks;
 use crate::lru::list::List;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 
@@ -129,17 +129,12 @@ impl Frames {
             beside: Vec::with_capacity(frames),
             used: 0,
             isolated: 0,
-            frame_ids: FrameIds::new(limit),
+            frame_ids: FrameIds::default(),
             first: List::default(),
             standby: List::default(),
             unstorable: List::default(),
             unevictable: List::default(),
         }
-    }
-
-    /// Returns the watermarks of the budget's zone.
-    pub fn marks(&self) -> Marks {
-        self.frame_ids.marks()
     }
 
     /// Returns the engine's descriptors, for the LRU.
@@ -327,8 +322,6 @@ impl Frames {
             self.used as u64,
             "RESIDENT-2: in use"
         );
-        let (zone, beyond) = self.frame_ids.in_use();
-        assert_eq!((zone + beyond) as usize, self.in_use(), "RESIDENT-5: frames given out");
-        assert_eq!(self.frame_ids.check(), Ok(()), "RESIDENT-5");
+        assert_eq!(self.frame_ids.check(self.in_use()), Ok(()), "RESIDENT-5: frames given out");
     }
 }

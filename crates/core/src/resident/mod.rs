@@ -44,13 +44,13 @@ pub use order::Pressure;
 pub use space::Space;
 pub use split::{Edges, Split};
 pub use standby_share::StandbyShare;
-pub use zone::{Charge, Zone, lost_pages};
+pub use zone::{Charge, Zone, high_penalty_us, lost_pages};
 
 use crate::folio::Word;
 use crate::lru::scan::DEF_PRIORITY;
 use crate::observe::lru_gen::{Command, CommandError, Enabled};
 use crate::observe::vmstat::VmStat;
-use crate::swap::{NoSlot, SlotTable};
+use crate::slots::{NoSlot, SlotTable};
 use crate::tunables::Tunables;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 use frames::Frames;
@@ -99,7 +99,7 @@ impl Resident {
     #[must_use]
     pub fn with(limit_pages: u64, high_pages: u64, slots_max: u32, tunables: Tunables) -> Self {
         let frames = Frames::new(limit_pages);
-        let zone = Zone::new(limit_pages, high_pages, frames.marks());
+        let zone = Zone::new(limit_pages, high_pages, zone::marks_of(limit_pages));
         let standby_share = StandbyShare::new(STANDBY_PERMILLE);
         Self {
             frames,
@@ -113,7 +113,7 @@ impl Resident {
 
     /// Changes the budget to `limit_pages`, with reclaim aiming at `high_pages`.
     pub fn resize(&mut self, limit_pages: u64, high_pages: u64) {
-        self.zone.resize(limit_pages, high_pages, frame_ids::marks_of(limit_pages));
+        self.zone.resize(limit_pages, high_pages, zone::marks_of(limit_pages));
     }
 
     /// Sets the time, in milliseconds from any origin. The ages of generations are counted in it.

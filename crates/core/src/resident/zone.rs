@@ -1,7 +1,7 @@
 //! The budget: how many pages are allowed, how many are used, and when to reclaim.
 //!
-//! The watermarks and their test are the frame allocator's. The number of free pages is measured
-//! instead of counted by the allocator. Pages come and go without the pager's doing, the store
+//! The watermarks are the kernel's ([`watermark`]). The number of free pages is measured, not
+//! counted by an allocator. Pages come and go without the pager's doing, the store
 //! holds some, a fork group shares some, and the limit may be overcommitted.
 //!
 //! * ZONE-1: the pages used are those in memory plus those promised. A [`Charge`] promises pages
@@ -11,10 +11,9 @@
 //! * ZONE-2: the pages in memory are the last measurement plus the known changes since. A
 //!   measurement says nothing about promises.
 
-use crate::frame::watermark::{Marks, ZoneView, watermark_ok};
-use crate::frame::{AllocFlags, Order};
-use crate::memcg::high_penalty_us;
+use crate::order::Order;
 use crate::reclaim::Node;
+use crate::watermark::{self, Marks};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages of dropped charges, of all budgets.
@@ -62,6 +61,27 @@ impl Drop for Charge {
             debug_assert!(false, "a charge was lost");
         }
     }
+}
+
+/// Pages of the largest zone whose watermarks grow with it: 4 GiB.
+pub const ZONE_MAX: u64 = 1 << 20;
+
+/// Returns the watermarks that a zone of a budget of `limit` pages has. They lie closer together
+/// than the kernel's on a small machine, because the program cannot use the pages of the reserve.
+pub(super) fn marks_of(limit: u64) -> Marks {
+    let pages = limit.clamp(1, ZONE_MAX);
+    let (min, step) = ((pages / 256).clamp(8, 1024), (pages / 128).clamp(16, 2048));
+    watermark::marks(pages, pages, 4 * min, (step * 10_000).div_ceil(pages), false)
+}
+
+/// Returns the delay in microseconds for charging `pages` to a group that uses more than `high`.
+/// Each page costs the square of the relative overage, in seconds (mm/memcontrol.c,
+/// `calculate_high_delay`).
+#[must_use]
+pub fn high_penalty_us(usage: u64, high: u64, pages: u64) -> u64 {
+    let (over, high) = (u128::from(usage.saturating_sub(high)), u128::from(high.max(1)));
+    let square = over.saturating_mul(over).saturating_mul(1_000_000 * u128::from(pages));
+    u64::try_from(square / (high * high)).unwrap_or(u64::MAX)
 }
 
 /// The budget of a resident set, in pages.
@@ -217,8 +237,7 @@ impl Zone {
 
     /// Whether more than `mark` pages are free below the number at which reclaim aims.
     fn passes(&self, mark: u64) -> bool {
-        let free = self.high as i64 - self.used() as i64;
-        watermark_ok(&ZoneView { free, ..ZoneView::default() }, 0, mark, AllocFlags::NONE)
+        self.high.saturating_sub(self.used()) > mark
     }
 
     /// Whether kswapd should work.
@@ -275,7 +294,7 @@ impl Node for Zone {
 
 #[cfg(test)]
 mod tests {
-    use super::{Marks, Zone};
+    use super::{Marks, ZONE_MAX, Zone, marks_of};
 
     fn budget(limit: u64, high: u64) -> Zone {
         Zone::new(limit, high, Marks { min: 40, low: 100, high: 160, promo: 220 })
@@ -320,6 +339,21 @@ mod tests {
         assert_eq!(budget(100, 100).high(), 100);
         assert_eq!(budget(100, 200).high(), 100);
     }
+
+    #[test]
+    fn the_watermarks_are_a_hundredth_of_the_zone() {
+        let at = |limit: u64| {
+            let m = marks_of(limit);
+            [m.min, m.low, m.high]
+        };
+        assert_eq!(at(4096), [16, 48, 80]);
+        assert_eq!(at(65_536), [256, 773, 1290]);
+        assert_eq!(at(ZONE_MAX), [1024, 3121, 5218]);
+        assert_eq!(at(1 << 40), [1024, 3121, 5218]);
+        assert_eq!(at(100), [8, 24, 40]);
+        assert_eq!(at(1), [8, 10, 12]);
+    }
+
     #[test]
     fn what_is_promised_stands_beside_what_is_measured() {
         let mut zone = budget(1_000, 1_000);

@@ -11,7 +11,7 @@
 //! A descriptor learns only of pages that were missing or marked. A descriptor that goes on at a
 //! page has read all before it.
 
-use ebb_mm::writeback::{FileAhead, View, WINDOW_MAX, Window};
+use ebb_linux::writeback::{FileAhead, View, WINDOW_MAX, Window};
 
 use super::mem::{Mem, Region};
 

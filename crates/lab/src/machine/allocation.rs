@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ebb_mm::frame::{
+use ebb_linux::frame::{
     Checks, CmaCount, Config, Frames, Gfp, Meter, NoHost, Order, PcpRule, Request, ZoneKind,
     ZoneSpec,
 };

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
+use ebb_linux::memcg::Charged;
+use ebb_linux::writeback::Window;
 use ebb_mm::folio::{LruType, MemcgId, Word};
 use ebb_mm::lru::{Ctx, Shadow};
-use ebb_mm::memcg::Charged;
 use ebb_mm::observe::vmstat::Event;
 use ebb_mm::space::{Backing, Pte};
 use ebb_mm::types::{Pfn, Vpn};
-use ebb_mm::writeback::Window;
 
 use super::ahead::Descriptors;
 use super::device::Device;

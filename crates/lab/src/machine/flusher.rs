@@ -1,16 +1,16 @@
 //! The flusher of the simulated machine: when it works, and for what writers wait.
 //!
 //! The engine decides which pages are dirty, which are written next, and how many may be dirty. It
-//! also decides how fast writers may go on ([`ebb_mm::writeback`]). This file adds the device and
-//! the clock. The percentages are of the pages that could be dirty in the machine, or in the memcg
-//! where those are fewest.
+//! also decides how fast writers may go on ([`ebb_linux::writeback`]). This file adds the device
+//! and the clock. The percentages are of the pages that could be dirty in the machine, or in the
+//! memcg where those are fewest.
 
+use ebb_linux::frame::ZoneItem;
+use ebb_linux::writeback::limits::{Amount, dirtyable};
+use ebb_linux::writeback::{Limits, Pace, Thresholds, To, Why};
 use ebb_mm::folio::LruType;
-use ebb_mm::frame::ZoneItem;
 use ebb_mm::lru::Ctx;
 use ebb_mm::types::Pfn;
-use ebb_mm::writeback::limits::{Amount, dirtyable};
-use ebb_mm::writeback::{Limits, Pace, Thresholds, To, Why};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -110,7 +110,7 @@ impl Flusher {
 impl Mem {
     fn thresholds(&self) -> Thresholds {
         let zones = self.out.frames.zones();
-        let sum = |f: &dyn Fn(&ebb_mm::frame::Zone) -> u64| zones.iter().map(f).sum::<u64>();
+        let sum = |f: &dyn Fn(&ebb_linux::frame::Zone) -> u64| zones.iter().map(f).sum::<u64>();
         let free = sum(&|z| z.state().counters().read(ZoneItem::FreePages));
         let reserves = sum(&|z| z.state().marks().high);
         let file: u64 = self.memcgs.iter().map(|m| m.total(LruType::File)).sum();

@@ -5,11 +5,12 @@
 //! sleeps and gives up. This file does only the work of a thread: carry out a step, let time pass
 //! for it, come back.
 
-use ebb_mm::frame::Order;
-use ebb_mm::reclaim::throttle::Wait;
+use ebb_linux::frame::Order;
+use ebb_linux::reclaim::throttle::Wait;
+use ebb_linux::reclaim::{Outlook, Reason};
 use ebb_mm::reclaim::{
-    Asked, Flags, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Outlook, Pass, Passed,
-    Policy, Reason, Step,
+    Asked, Flags, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Pass, Passed, Policy,
+    Step,
 };
 use ebb_mm::tunables::LruKind;
 
@@ -330,7 +331,7 @@ mod tests {
         assert_eq!(seen, [1, 2, 0, 1, 0, 1, 2]);
     }
     /// kswapd does not go on after a millisecond whatever was written.
-    /// [`Throttle`](ebb_mm::reclaim::Throttle) has the test of an early end.
+    /// [`Throttle`](ebb_linux::reclaim::Throttle) has the test of an early end.
     #[test]
     fn kswapd_waits_for_writes_until_its_time_is_over() {
         let mut m = machine();

@@ -13,16 +13,16 @@
 
 use std::sync::Arc;
 
+use ebb_linux::frame::{Gfp, Order, Request};
+use ebb_linux::memcg::{Knobs, Memcgs};
+use ebb_linux::swap::SwapAhead;
+use ebb_linux::writeback::FileAhead;
 use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
-use ebb_mm::frame::{Gfp, Order, Request};
 use ebb_mm::lru::{Ctx, Lruvec, Protection};
-use ebb_mm::memcg::{Knobs, Memcgs};
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::space::{Area, Backing, Pte, Space, Spaces};
-use ebb_mm::swap::SwapAhead;
 use ebb_mm::tunables::Tunables;
 use ebb_mm::types::{PAGE_SIZE, Pfn, Vpn};
-use ebb_mm::writeback::FileAhead;
 
 use super::ahead::WINDOW_FILE;
 use super::costs::Costs;

@@ -11,12 +11,13 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use ebb_linux::frame::{Host, Order, Zone, ZoneItem};
+use ebb_linux::reclaim::{FramesNode, Throttle};
+use ebb_linux::writeback::limits::dirtyable;
 use ebb_mm::folio::LruType;
-use ebb_mm::frame::{Host, Order, Zone, ZoneItem};
 use ebb_mm::lru::r#gen::memcg_lru::MemcgLru;
 use ebb_mm::lru::{Lruvec, Pagevec};
-use ebb_mm::reclaim::{FramesNode, Throttle, WakeRequests};
-use ebb_mm::writeback::limits::dirtyable;
+use ebb_mm::reclaim::WakeRequests;
 
 use super::charge::LruLock;
 use super::mem::{Mem, Memcg};

@@ -9,14 +9,14 @@
 //! * OUTFLOW-2: a folio is `WRITEBACK` exactly while it is gathered in `writes`, its entry is in
 //!   `started`, or its event is pending.
 
+use ebb_linux::frame::{Frames, Gfp, NoHost, Order, Request};
+use ebb_linux::memcg::Memcgs;
+use ebb_linux::swap::SwapCache;
+use ebb_linux::writeback::{FileId, PageCache, To, Writes};
 use ebb_mm::folio::{LruType, Word};
-use ebb_mm::frame::{Frames, Gfp, NoHost, Order, Request};
 use ebb_mm::lru::{Ctx, Evicted, Pageout, ScanEvent, Shadow};
-use ebb_mm::memcg::Memcgs;
 use ebb_mm::space::Pte;
-use ebb_mm::swap::SwapCache;
 use ebb_mm::types::Pfn;
-use ebb_mm::writeback::{FileId, PageCache, To, Writes};
 
 use super::costs::Costs;
 use super::device::Device;
@@ -147,7 +147,7 @@ impl Outflow {
         let request = Request::new(Gfp::DMA.with(Gfp::MEMALLOC), Order::ZERO);
         let request = Request { reclaiming: true, ..request };
         let free = |frames: &Frames| {
-            frames.zones()[0].state().counters().snapshot(ebb_mm::frame::ZoneItem::FreePages)
+            frames.zones()[0].state().counters().snapshot(ebb_linux::frame::ZoneItem::FreePages)
         };
         while free(&self.frames) > left {
             match self.frames.alloc_on(0, &request, &NoHost) {

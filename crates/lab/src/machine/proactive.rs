@@ -1,7 +1,7 @@
 //! Reclaim on command, as by a program that writes to `memory.reclaim` now and then.
 
+use ebb_linux::reclaim::Proactive;
 use ebb_mm::lru::scan::DEF_PRIORITY;
-use ebb_mm::reclaim::Proactive;
 use ebb_mm::types::PAGE_SIZE;
 
 use super::mem::Mem;

@@ -8,13 +8,13 @@
 
 use std::sync::Arc;
 
+use ebb_linux::frame::Order;
+use ebb_linux::memcg::Memcgs;
+use ebb_linux::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
+use ebb_linux::reclaim::{Achieved, DirectPassed, Hope, Verdict};
 use ebb_mm::folio::{LruType, MemcgId, Word};
-use ebb_mm::frame::Order;
 use ebb_mm::lru::{Ctx, Protection, Scan, scan};
-use ebb_mm::memcg::Memcgs;
 use ebb_mm::observe::vmstat::Event;
-use ebb_mm::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
-use ebb_mm::reclaim::{Achieved, DirectPassed, Hope, Verdict};
 use ebb_mm::tunables::{Dirty, LruKind, NodeNotes};
 use ebb_mm::types::Pfn;
 

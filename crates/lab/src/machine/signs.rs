@@ -8,9 +8,9 @@
 //! * Tasks that wait or die for want of memory: [`short_ns`](Signs::short_ns),
 //!   [`spared`](Signs::spared).
 
+use ebb_linux::frame::{Order, ZoneItem};
+use ebb_linux::memcg::UNLIMITED;
 use ebb_mm::folio::{LruType, MemcgId};
-use ebb_mm::frame::{Order, ZoneItem};
-use ebb_mm::memcg::UNLIMITED;
 use ebb_mm::reclaim::Node;
 
 use super::mem::Mem;

@@ -1,11 +1,11 @@
 //! Caches beside the page lists on the simulated machine: inodes, names of files.
 //!
 //! Every pass over the lists of the node looks through a share of the caches
-//! ([`ebb_mm::reclaim::slab`]), and takes longer for it. Freed objects are made again at once. So
-//! the number of objects is constant, and their memory is not counted.
+//! ([`ebb_linux::reclaim::slab`]), and takes longer for it. Freed objects are made again at once.
+//! So the number of objects is constant, and their memory is not counted.
 
+use ebb_linux::reclaim::{Shrinker, SlabPass};
 use ebb_mm::observe::vmstat::Event;
-use ebb_mm::reclaim::{Shrinker, SlabPass};
 use schemars::JsonSchema;
 use serde::Deserialize;
 

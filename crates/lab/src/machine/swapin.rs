@@ -1,8 +1,8 @@
 //! Pages that come back from swap, and the pages read ahead with them.
 //!
-//! The engine decides how large the window is, and where it lies ([`ebb_mm::swap::SwapAhead`]). The
-//! window goes by address with a state for each area, or by slot with one state for the device. As
-//! in the kernel, nothing is read ahead from a device that works on the processor of the thread
+//! The engine decides how large the window is, and where it lies ([`ebb_linux::swap::SwapAhead`]).
+//! The window goes by address with a state for each area, or by slot with one state for the device.
+//! As in the kernel, nothing is read ahead from a device that works on the processor of the thread
 //! that asks. Slots in a row are one request.
 
 use ebb_mm::lru::Ctx;

@@ -10,11 +10,11 @@
 //!   batch.
 //! * TASK-2: writes counted as begun by a run were begun in one of its own batches.
 
-use ebb_mm::frame::Order;
+use ebb_linux::frame::Order;
+use ebb_linux::reclaim::throttle::Wait;
+use ebb_linux::reclaim::{Direct, Hope};
+use ebb_linux::writeback::Window;
 use ebb_mm::lru::Scan;
-use ebb_mm::reclaim::throttle::Wait;
-use ebb_mm::reclaim::{Direct, Hope};
-use ebb_mm::writeback::Window;
 
 /// State of a task in the middle of a fault.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! For tests: a small machine, and a program with given steps.
 
-use ebb_mm::frame::{Config, ZoneKind, ZoneSpec};
+use ebb_linux::frame::{Config, ZoneKind, ZoneSpec};
 use ebb_mm::tunables::Tunables;
 
 use super::mem::Mem;

@@ -1,7 +1,8 @@
 //! Waits of reclaimers before or after reclaim: for what, how long, what ends them early.
 //!
-//! The waits are the engine's ([`ebb_mm::reclaim::throttle`], [`ebb_mm::reclaim::reserve`]). Here a
-//! task is put into one and looks now and then whether it is over. There are five reasons to wait:
+//! The waits are the engine's ([`ebb_linux::reclaim::throttle`], [`ebb_linux::reclaim::reserve`]).
+//! Here a task is put into one and looks now and then whether it is over. There are five reasons to
+//! wait:
 //! * writes are under way;
 //! * other tasks have too many pages off the lists;
 //! * reclaim makes no progress;
@@ -13,11 +14,12 @@
 //! its tasks would wait for each other where those of the large machine do not. Therefore no task
 //! waits for that unless `reclaim.isolated` is on.
 
+use ebb_linux::reclaim::reserve::{HELD_MS_MAX, may_reclaim};
+use ebb_linux::reclaim::throttle::{TICK_MS, too_many_isolated};
+use ebb_linux::reclaim::{Outlook, Reason};
 use ebb_mm::folio::LruType;
 use ebb_mm::observe::vmstat::Event;
-use ebb_mm::reclaim::reserve::HELD_MS_MAX;
-use ebb_mm::reclaim::throttle::{TICK_MS, too_many_isolated};
-use ebb_mm::reclaim::{Asked, Flags, Node, Outlook, Policy, Reason};
+use ebb_mm::reclaim::{Asked, Flags, Node, Policy};
 use ebb_mm::tunables::{LruKind, OomRule};
 
 use super::mem::Mem;
@@ -47,7 +49,7 @@ impl Mem {
         }
         let node = self.frames_of(id);
         let (policy, normal) = (Policy::of(&self.tun), node.classes() - 1);
-        let Err(asked) = self.nodes[id].wake_requests.may_reclaim(&node, policy, normal) else {
+        let Err(asked) = may_reclaim(&self.nodes[id].wake_requests, &node, policy, normal) else {
             self.task().held = None;
             return false;
         };
@@ -194,7 +196,7 @@ impl Mem {
 
 #[cfg(test)]
 mod tests {
-    use ebb_mm::reclaim::DirectPassed;
+    use ebb_linux::reclaim::DirectPassed;
     use ebb_mm::space::Backing;
     use ebb_mm::tunables::Tunables;
 

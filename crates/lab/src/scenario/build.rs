@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use ebb_linux::frame::{Config, MAX_BLOCK_PAGES, PcpRule, ZoneKind, ZoneSpec, watermark};
+use ebb_linux::memcg::{Knobs, UNLIMITED};
 use ebb_mm::engine::Evidence;
-use ebb_mm::frame::{Config, MAX_BLOCK_PAGES, PcpRule, ZoneKind, ZoneSpec, watermark};
-use ebb_mm::memcg::{Knobs, UNLIMITED};
 use ebb_mm::observe::vmstat::Event;
 use ebb_mm::space::Backing;
 use ebb_mm::tunables::Tunables;

@@ -9,8 +9,8 @@ use ebb_lab::machine::{
     Access, Costs, Device, DeviceSpec, Live, LiveSpec, Machine, Mem, Preset, Region,
 };
 use ebb_lab::workload::{Program, Step};
+use ebb_linux::frame::{Config, ZoneKind, ZoneSpec};
 use ebb_mm::engine::Evidence;
-use ebb_mm::frame::{Config, ZoneKind, ZoneSpec};
 use ebb_mm::space::Backing;
 use ebb_mm::types::PAGE_SIZE;
 use tempfile::TempDir;
