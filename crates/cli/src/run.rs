@@ -59,7 +59,7 @@ SIZE is a number of bytes, a number with K, M, G or T (base 1024), or a percenta
 memory, or of the control group's limit if that is less.
 TIER is ram[:SIZE] (compressed; counts in the limit, of which it takes half at most without SIZE),
 or file[:PATH][:SIZE] (does not count), or redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...][/DB][?OPTIONS][:SIZE]
-(a Redis or Valkey server or cluster, over TLS as rediss://; docs/remote-tier.md).
+(a Redis or Valkey server or cluster, over TLS as rediss://; docs/guide.md).
 
 Exit status: the program's own; 128+n if signal n killed it; 125 if ebb itself failed; 126 if the
 program cannot be executed; 127 if it was not found. With --exec, once the program runs, only its own.

@@ -325,7 +325,7 @@ fn servers_that_will_not_do_are_refused_with_advice() {
 
     master.ask(&["acl", "setuser", "few", "on", ">pw", "~*", "+info"]);
     let why = refused(&format!("redis://few:pw@{}", master.address()));
-    assert!(why.contains("NOPERM") && why.contains("docs/remote-tier.md"), "{why}");
+    assert!(why.contains("NOPERM") && why.contains("docs/guide.md"), "{why}");
     let rights = ["+info", "+mget", "+mset", "+unlink", "+wait", "+select"];
     let enough = [&["acl", "setuser", "some", "on", ">pw", "~ebb:*"][..], &rights[..]].concat();
     master.ask(&enough);

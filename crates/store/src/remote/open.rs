@@ -116,7 +116,7 @@ fn unreachable(address: &Address, error: &RedisError) -> String {
 fn refusal(error: &RedisError) -> String {
     match explain(error) {
         why if why.contains("permission") => {
-            format!("{}; its user needs the commands and keys of docs/remote-tier.md", why)
+            format!("{}; its user needs the commands and keys of docs/guide.md", why)
         }
         why => why,
     }
