@@ -22,7 +22,7 @@ use crate::scenario::{ArmSpec, BUILTIN, Scenario, find};
 Examples:
   ebb lab run memcached                              a published result, and the lab's beside it
   ebb lab run redis --ab gen.walk=on,off             any switch against any other
-  ebb lab run redis --seeds 2 --trace-events run.txt --trace-arm gen
+  ebb lab run redis --seeds 2 --trace-events run.txt --trace-arm mglru
   trace-vmscan-postprocess.pl < run.txt              the kernel's script for that (docs/lab-events.md)")]
 pub struct RunArgs {
     /// Scenario and settings of the runs
