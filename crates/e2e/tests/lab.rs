@@ -1,4 +1,4 @@
-//! Tests the laboratory on several machines, as docs/lab-shards.md describes. `./test measure lab`
+//! Tests the laboratory on several machines, as docs/lab.md describes. `./test measure lab`
 //! compares the predictions of its `live` machine with a run.
 
 use std::fs;
@@ -6,15 +6,15 @@ use std::fs;
 use ebb_e2e::same::need;
 use tempfile::TempDir;
 
-/// Shows that the commands of docs/lab-shards.md work, here on one machine and for a fast
-/// experiment.
+/// Shows that the commands of docs/lab.md for many machines work, here on one machine and for a
+/// fast experiment.
 #[test]
 fn four_shards_under_gnu_parallel_are_one_run() {
     need("/usr/bin/parallel");
     let lab = Shards::new();
     let asked = "lab run small.toml --seeds 4";
     let whole = lab.shell(&format!("ebb {asked}")).expect("one run");
-    let text = include_str!("../../../docs/lab-shards.md");
+    let text = include_str!("../../../docs/lab.md");
     let small = text.replace("lab run --all", asked).replace("/8", "/4").replace("1..8", "1..4");
     let blocks: Vec<&str> = small.split("```").skip(1).step_by(2).collect();
     let block = |start: &str| {

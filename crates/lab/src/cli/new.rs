@@ -19,7 +19,7 @@ pub struct NewArgs {
     /// File to write, with a name that ends in .toml
     #[arg(required_unless_present_any = ["reference", "schema"])]
     pub file: Option<PathBuf>,
-    /// Print the page of all keys that a scenario may have (docs/scenarios.md)
+    /// Print all keys that a scenario may have, as a page in Markdown
     #[arg(long, conflicts_with_all = ["file", "trace", "schema"])]
     pub reference: bool,
     /// Print a JSON schema with which editors complete and check scenarios
@@ -158,7 +158,7 @@ fn text(name: &str, known: &Known) -> String {
     format!(
         "\
 # A scenario of `ebb lab`. To run it: ebb lab run {name}.toml
-# All keys: docs/scenarios.md, or ebb lab new --reference. Any can be changed for a run: --set machine.frames=65536 --set workload.NAME=VALUE --set gen.walk=off
+# All keys: ebb lab new --reference. Any can be changed for a run: --set machine.frames=65536 --set workload.NAME=VALUE --set gen.walk=off
 name = {name:?}
 title = \"what it is, in a line\"
 source = \"none\"         # where the result is published that it is compared with

@@ -23,7 +23,7 @@ Examples:
   ebb lab run memcached                              a published result, and the lab's beside it
   ebb lab run redis --ab gen.walk=on,off             any switch against any other
   ebb lab run redis --seeds 2 --trace-events run.txt --trace-arm mglru
-  trace-vmscan-postprocess.pl < run.txt              the kernel's script for that (docs/lab-events.md)")]
+  trace-vmscan-postprocess.pl < run.txt              the kernel's script for that (docs/lab.md)")]
 pub struct RunArgs {
     /// Scenario and settings of the runs
     #[command(flatten)]
@@ -86,7 +86,7 @@ pub struct Question {
     /// Text of the scenario file, if the scenario is a file.
     #[arg(skip)]
     text: Option<String>,
-    /// Run every built-in scenario, and score them by the rule in docs/lab-rule.md
+    /// Run every built-in scenario, and score them by the rule in docs/lab.md
     #[arg(long, conflicts_with = "scenario")]
     pub all: bool,
     /// Set a key of the scenario, such as machine.cpus=4, or a switch, such as gen.walk=off

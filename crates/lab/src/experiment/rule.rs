@@ -2,7 +2,7 @@
 //!
 //! A change of this file that can change a verdict needs a new [`RULE_VERSION`]. Reports print the
 //! score by this rule and by the earlier one ([`verdict`](super::verdict), version 1).
-//! docs/lab-rule.md says this in prose.
+//! docs/lab.md has the rule in short.
 //!
 //! **What is published.** A published change is an *effect* under three conditions. The publication
 //! does not call it not significant. It is at least [`NOISE_PCT`]. If the comparison was published

@@ -14,18 +14,17 @@ pub fn schema() -> String {
     serde_json::to_string_pretty(&schema).expect("strings and numbers") + "\n"
 }
 
-/// Returns the page of all keys (docs/scenarios.md).
+/// Returns a page of all keys in Markdown.
 #[must_use]
 pub fn reference() -> String {
     let root = schemars::schema_for!(Scenario).to_value();
     let mut text = "\
 # Keys of a scenario
 
-Written by `ebb lab new --reference`; a test keeps it so. `ebb lab new mine.toml` writes a file to begin with, and `ebb lab new
---schema` a JSON schema, by which editors complete and check (`#:schema FILE` in the first line, for taplo). A key without a
-default has to be there, unless its default is *none*. `--set` changes any of them for a run: `machine.frames=65536`,
-`memcg.NAME.limit=0.5`, `workload.KEY=VALUE` for all workloads or `workload.NAME.KEY=VALUE` for one. The switches that `set`
-takes are [on a page of their own](switches.md).
+`ebb lab new FILE` writes a scenario to begin with. `ebb lab new --schema` prints a JSON schema, by which editors complete and
+check (`#:schema FILE` in the first line, for taplo). A scenario needs each key without a default, unless the default is *none*.
+`--set` changes any key for a run: `machine.frames=65536`, `memcg.NAME.limit=0.5`, `workload.KEY=VALUE` for all workloads or
+`workload.NAME.KEY=VALUE` for one. `ebb lab policies --reference` prints the switches that `set` takes.
 "
     .to_owned();
     let page = Page { root: &root };
