@@ -172,8 +172,8 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     }
     if result == EINVAL && flags & NEW_USERS != 0 && own_or_join().is_some() {
         const WORD: &[u8] =
-            b"ebb: a user namespace is for processes of one thread, and the agent in here is a \
-            second one; start ebb run inside of the namespace instead\n";
+            b"ebb: a user namespace is for processes of one thread, and the agent is a second thread; \
+            start ebb run inside the namespace instead\n";
         // A failed write is ignored.
         // SAFETY: a constant of that length.
         unsafe { call(syscall::WRITE, [2, WORD.as_ptr() as usize, WORD.len(), 0, 0, 0]) };

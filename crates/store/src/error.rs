@@ -5,6 +5,9 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+/// A thread, for [`StoreError::Setup`], with the limits that may forbid it.
+pub(crate) const A_THREAD: &str = "a thread (limits: ulimit -u, pids.max)";
+
 /// Name of a tier in messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TierName {
@@ -42,7 +45,7 @@ pub enum StoreError {
     #[error("every swap tier is full")]
     Full,
     /// The page does not compress, and there is no other tier for it.
-    #[error("the pages left do not compress, and there is no other tier")]
+    #[error("the remaining pages do not compress, and there is no other tier")]
     NotSmaller,
     /// A tier failed to read a page.
     #[error("tier {tier}: cannot read slot {} at byte {offset}: {source}", .slot.0)]

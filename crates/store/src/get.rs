@@ -345,7 +345,7 @@ impl Store {
                 let done = lz4_flex::block::decompress_into(&compressed[..length], page);
                 if !matches!(done, Ok(PAGE_SIZE)) {
                     let source = match done {
-                        Ok(bytes) => io::Error::other(format!("decompresses to {bytes} bytes")),
+                        Ok(bytes) => io::Error::other(format!("it decompresses to {bytes} bytes")),
                         Err(error) => io::Error::other(error),
                     };
                     return Err(StoreError::Read { tier, slot, offset, source });

@@ -141,7 +141,9 @@ impl Store {
     /// Opens the tiers, fastest first.
     pub fn open(tiers: &[TierSpec], options: &Options) -> Result<Self, StoreError> {
         if tiers.is_empty() {
-            return Err(StoreError::Tiers("no swap tier is given; write ram, file or ram,file"));
+            return Err(StoreError::Tiers(
+                "the list of swap tiers is empty; write ram, file or ram,file",
+            ));
         }
         let injector = Arc::new(Injector::new(options.inject.as_ref()));
         let key = new_key(tiers, options.encrypt)?;
@@ -150,18 +152,20 @@ impl Store {
             match tier {
                 TierSpec::Ram { limit } => {
                     if ram_limit.is_some() || !far.is_empty() {
-                        return Err(StoreError::Tiers("one ram tier, and that first"));
+                        return Err(StoreError::Tiers(
+                            "the only place of a ram tier is the first; put ram first",
+                        ));
                     }
                     if limit.is_some_and(|limit| limit < arena::SPAN_COST) {
                         return Err(StoreError::Tiers(
-                            "a ram tier of less than 64K holds nothing: give it more or none",
+                            "the ram tier is too small for a page; give it 64K or more, or leave it out",
                         ));
                     }
                     ram_limit = Some(limit.unwrap_or(options.ram_limit_default));
                 }
                 TierSpec::File { limit: Some(..4096), .. } => {
                     return Err(StoreError::Tiers(
-                        "a file tier of less than 4K holds no page: give it more or leave it out",
+                        "the file tier is too small for a page; give it 4K or more, or leave it out",
                     ));
                 }
                 TierSpec::File { path, limit } => {
@@ -175,7 +179,7 @@ impl Store {
                 TierSpec::Redis(spec) => {
                     if spec.limit.is_some_and(|limit| limit < 4096) {
                         return Err(StoreError::Tiers(
-                            "a redis tier of less than 4K holds no page: give it more or leave it out",
+                            "the redis tier is too small for a page; give it 4K or more, or leave it out",
                         ));
                     }
                     let index = far_index(&far)?;
@@ -343,7 +347,8 @@ impl Store {
 
 /// Returns the number of the next tier.
 fn far_index(far: &[FarTier]) -> Result<u8, StoreError> {
-    u8::try_from(far.len()).map_err(|_| StoreError::Tiers("more than 256 file and redis tiers"))
+    u8::try_from(far.len())
+        .map_err(|_| StoreError::Tiers("the list has more than 256 file and redis tiers"))
 }
 
 /// Creates a key, if any tier needs one.
@@ -356,7 +361,7 @@ fn new_key(tiers: &[TierSpec], encrypt: Encrypt) -> Result<Option<Arc<Key>>, Sto
     if !tiers.iter().any(needs) {
         return Ok(None);
     }
-    let what = "a key that stays in memory (a locked page: ulimit -l 64)";
+    let what = "a key for encryption (it needs a locked page: ulimit -l 64)";
     let key = Key::new().map_err(|source| StoreError::Setup { what, source })?;
     Ok(Some(Arc::new(key)))
 }

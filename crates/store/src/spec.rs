@@ -64,9 +64,9 @@ pub fn parse_tiers(text: &str) -> Result<Vec<TierSpec>, TierSpecError> {
         if matches!(tier, TierSpec::Ram { .. }) && !tiers.is_empty() {
             let twice = tiers.iter().any(|tier| matches!(tier, TierSpec::Ram { .. }));
             let message = if twice {
-                "a second ram tier; one is enough: give it the whole SIZE"
+                "a second ram tier is not possible; give the first one the whole SIZE"
             } else {
-                "ram after another tier; a slower one cannot feed a faster one: put ram first"
+                "a ram tier cannot follow another tier; put ram first"
             };
             return Err(fail(0, message.to_string()));
         }
@@ -129,7 +129,14 @@ fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
                 if field.contains('/') && path.is_none() && limit.is_none() {
                     path = Some(PathBuf::from(field));
                 } else if limit.is_none() {
-                    limit = Some(parse_size(field).map_err(|message| (at, message))?);
+                    // The user may mean a path by a field that is no size.
+                    let hint = if path.is_some() {
+                        "a PATH contains no colon".to_owned()
+                    } else {
+                        format!("a PATH contains a /, for example ./{field}")
+                    };
+                    let size = parse_size(field);
+                    limit = Some(size.map_err(|message| (at, format!("{message} ({hint})")))?);
                 } else {
                     let message = format!(
                         "\"{field}\" after the size; write file[:PATH][:SIZE], PATH without a colon"
@@ -149,7 +156,7 @@ fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
 /// `G`, `T` with or without `iB`, in upper or lower case.
 ///
 /// # Errors
-/// A message. `MB` and the like are refused, because they are 1000 to some and 1024 to others.
+/// A message. `MB` and the like are refused, because they may mean powers of 1000 or of 1024.
 pub fn unit_shift(unit: &str) -> Result<u32, String> {
     match unit.to_ascii_uppercase().as_str() {
         "" | "B" => Ok(0),
@@ -157,7 +164,9 @@ pub fn unit_shift(unit: &str) -> Result<u32, String> {
         "M" | "MIB" => Ok(20),
         "G" | "GIB" => Ok(30),
         "T" | "TIB" => Ok(40),
-        "KB" | "MB" | "GB" | "TB" => Err(format!("'{unit}' is 1000 to some and 1024 to others")),
+        "KB" | "MB" | "GB" | "TB" => {
+            Err(format!("the unit '{unit}' is ambiguous (powers of 1000 or of 1024)"))
+        }
         _ => Err(format!("the unit '{unit}' is unknown")),
     }
 }
@@ -168,8 +177,12 @@ fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
-        let hint = if text.is_empty() { "a SIZE is missing".into() } else { quoted(text) };
-        return Err(format!("{hint}; {EXAMPLES} (a PATH contains a /, for example ./{text})"));
+        let why = if text.is_empty() {
+            "a SIZE is missing".to_owned()
+        } else {
+            format!("\"{text}\" is no SIZE")
+        };
+        return Err(format!("{why}; {EXAMPLES}"));
     }
     let shift = unit_shift(unit).map_err(|why| format!("{why}; {EXAMPLES}"))?;
     let size = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
@@ -178,10 +191,6 @@ fn parse_size(text: &str) -> Result<u64, String> {
         Some(0) => Err(format!("a tier of size 0 can hold nothing; leave it out or {EXAMPLES}")),
         Some(size) => Ok(size),
     }
-}
-
-fn quoted(text: &str) -> String {
-    format!("\"{text}\" is neither a SIZE nor a PATH")
 }
 
 #[cfg(test)]
@@ -272,21 +281,21 @@ mod tests {
             ("ram:", 4, "a SIZE is missing"),
             ("ram:/x", 4, "the ram tier has no PATH"),
             ("ram:5X", 4, "the unit 'X' is unknown"),
-            ("ram:5MB", 4, "'MB' is 1000 to some"),
+            ("ram:5MB", 4, "the unit 'MB' is ambiguous"),
             ("ram:5MBB", 4, "the unit 'MBB' is unknown"),
             ("ram:0", 4, "size 0"),
             ("ram:1G:2G", 7, "\"2G\" after the size"),
             ("ram:99999999999999999999", 4, "more than 64 bits"),
             ("ram:99999999999T", 4, "more than 64 bits"),
             ("file:swapfile", 5, "for example ./swapfile"),
-            ("file:/a:/b", 8, "\"/b\" is neither a SIZE nor a PATH"),
+            ("file:/a:/b", 8, "a PATH contains no colon"),
             ("file:/a:1G:2G", 11, "\"2G\" after the size"),
             ("file:1G:/a", 8, "\"/a\" after the size"),
-            ("file:-1", 5, "\"-1\" is neither"),
+            ("file:-1", 5, "\"-1\" is no SIZE"),
             ("ram:1M,ram:1M", 7, "a second ram tier"),
             ("file,ram", 5, "put ram first"),
             ("redis://h,ram", 10, "put ram first"),
-            ("redis:h", 0, "written redis://HOST:PORT"),
+            ("redis:h", 0, "as redis://HOST:PORT"),
             ("redis://", 8, "a HOST is missing"),
             ("redis://h:x", 10, "\"x\" is no port"),
             ("redis://h:0", 10, "\"0\" is no port"),
@@ -297,12 +306,12 @@ mod tests {
             ("redis://a:1,a:1", 12, "a:1 is named twice"),
             ("redis://[::1", 8, "a ] is missing"),
             ("redis://h:1/x", 12, "\"x\" is no number of a database"),
-            ("redis://a:1,b:2/3", 15, "a cluster has no databases"),
+            ("redis://a:1,b:2/3", 15, "a cluster has only database 0"),
             ("redis://h:1?wait=x", 12, "write seconds"),
             ("redis://h:1?wait=0", 12, "write seconds"),
             ("redis://h:1?answer=0", 12, "as answer=30"),
             ("redis://h:1?tries=3", 12, "\"tries\" is no option"),
-            ("redis://h:1?ca=/x", 12, "ca is for TLS"),
+            ("redis://h:1?ca=/x", 12, "ca needs TLS"),
             ("redis://u:p@h:1?password-file=/x", 16, "leave out one of the two"),
             ("redis://u:p%4@h:1", 10, "two hexadecimal digits"),
             ("redis://u:p/q@h:1", 11, "/ is %2F"),

@@ -229,7 +229,7 @@ impl Handle {
     /// Returns the users, groups and capabilities of the process.
     pub fn credentials(&self) -> io::Result<Credentials> {
         parse_credentials(&self.text("status")?)
-            .ok_or_else(|| io::Error::other("/proc/PID/status says nothing of users"))
+            .ok_or_else(|| io::Error::other("/proc/PID/status lacks Uid, Gid or CapPrm"))
     }
 
     /// Returns whether the process is in another user namespace than this process. Returns an error

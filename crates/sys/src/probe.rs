@@ -99,7 +99,7 @@ pub fn serve_the_kernel() -> io::Result<()> {
     if served && seen == [7; PAGE] {
         Ok(())
     } else {
-        Err(io::Error::other("the kernel's own touch raised no message"))
+        Err(io::Error::other("a fault in the kernel raised no message"))
     }
 }
 
@@ -140,10 +140,10 @@ pub fn read_a_child() -> io::Result<()> {
     let child = Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let child = Killed(child);
     let areas = crate::proc::areas(child.0.id())?;
-    let first = areas.first().ok_or_else(|| io::Error::other("it has no memory"))?;
+    let first = areas.first().ok_or_else(|| io::Error::other("the child has no memory"))?;
     match Memory::open(child.0.id())?.read_pages(&[first.start], &mut [[0; PAGE]])? {
         1 => Ok(()),
-        _ => Err(io::Error::other("nothing was read")),
+        _ => Err(io::Error::other("the kernel returned no page")),
     }
 }
 

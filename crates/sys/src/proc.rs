@@ -536,7 +536,8 @@ pub(crate) fn rolled_up(text: &str, field: &str) -> io::Result<u64> {
         let value = line.strip_prefix(field)?.trim().strip_suffix("kB")?;
         value.trim().parse::<u64>().ok()
     });
-    kib.map(|kib| kib / 4).ok_or_else(|| io::Error::other(format!("smaps_rollup without {field}")))
+    let missing = || io::Error::other(format!("smaps_rollup has no line {field}"));
+    kib.map(|kib| kib / 4).ok_or_else(missing)
 }
 
 /// Returns a field of `/proc/meminfo`, in kB.

@@ -89,7 +89,9 @@ impl Tracee {
             let (signal, event) = thread.wait_for_stop()?;
             match (signal, event) {
                 (libc::SIGTRAP, libc::PTRACE_EVENT_STOP) => break,
-                (_, libc::PTRACE_EVENT_STOP) => return Err(Error::other("it is stopped")),
+                (_, libc::PTRACE_EVENT_STOP) => {
+                    return Err(Error::other(format!("it is stopped: kill -CONT {pid}")));
+                }
                 // The signal was already on its way when the thread was interrupted, so the thread
                 // gets it first.
                 _ => thread.request(libc::PTRACE_CONT, 0, signal as usize)?,
@@ -229,7 +231,7 @@ fn open(pid: u32) -> Result<(File, u64)> {
     let start = (words.chunks_exact(16))
         .find(|pair| word(&pair[..8]) == AT_SYSINFO_EHDR)
         .map(|pair| word(&pair[8..]));
-    let none = || Error::other("the kernel gives it no code of its own (vdso)");
+    let none = || Error::other("it has no vdso with a syscall instruction");
     let start = start.ok_or_else(none)?;
     let mut code = vec![0; VDSO_BYTES_MAX];
     let got = memory.read_at(&mut code, start)?;
@@ -299,7 +301,7 @@ impl Thread {
                 (libc::SIGTRAP, _) if is_it(self)? => return Ok(()),
                 (signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE), _) => {
                     return Err(Error::other(format!(
-                        "what was to join failed by signal {signal}"
+                        "code that Ebb ran in it failed by signal {signal}"
                     )));
                 }
                 (signal, _) => self.held_back = Some(signal),
@@ -485,7 +487,7 @@ mod tests {
     /// it has started.
     fn interrupt(child: &Child) -> Tracee {
         eventually_some("it to run", || match Tracee::interrupt(child.id()) {
-            Err(error) if error.to_string() == "it is stopped" => None,
+            Err(error) if error.to_string().starts_with("it is stopped") => None,
             tracee => Some(tracee.expect("it runs")),
         })
     }

@@ -350,7 +350,10 @@ impl Uffd {
                 0x14 => Event::Remap { from: a, to: b, len: c },
                 0x15 => Event::Remove { start: a, end: b },
                 0x16 => Event::Unmap { start: a, end: b },
-                other => return Err(io::Error::other(format!("userfaultfd message {other:#x}"))),
+                other => {
+                    let what = format!("unknown message {other:#x}");
+                    return Err(io::Error::other(what));
+                }
             });
         }
         Ok(count)

@@ -104,7 +104,7 @@ fn create_and_unlink(path: &Path) -> Result<OwnedFd, Errno> {
 fn refusal(path: &Path, errno: Errno) -> StoreError {
     let advice = match errno {
         Errno::EXIST => {
-            "it would be overwritten and removed: name a folder, or a file that does not exist"
+            "Ebb overwrites and removes its file: name a folder, or a file that does not exist"
         }
         Errno::NOENT => "create the folder first, or name one that exists (file:/var/tmp)",
         Errno::ACCESS | Errno::PERM | Errno::ROFS => {

@@ -16,7 +16,7 @@
 
 mod threads;
 
-use crate::error::StoreError;
+use crate::error::{A_THREAD, StoreError};
 use crate::far::FarTier;
 use crate::file::{FileTier, TRIES_MAX, is_passing, pause_before};
 use crate::inject::Injector;
@@ -178,7 +178,7 @@ impl Reads {
             Some(ring) => Backend::Uring(Box::new(ring)),
             None => Backend::Threads(
                 Threads::new(tiers.clone(), ready.clone(), event.clone())
-                    .map_err(|source| StoreError::Setup { what: "a thread", source })?,
+                    .map_err(|source| StoreError::Setup { what: A_THREAD, source })?,
             ),
         };
         let (backlog, alone) = (Mutex::new(VecDeque::new()), Mutex::new(VecDeque::new()));
@@ -189,7 +189,7 @@ impl Reads {
             FarTier::Remote(remote) => Readers::start(&remote.shared, &done).map(Some),
         };
         let remote = (tiers.iter().map(start).collect::<io::Result<_>>())
-            .map_err(|source| StoreError::Setup { what: "a thread", source })?;
+            .map_err(|source| StoreError::Setup { what: A_THREAD, source })?;
         Ok(Self { tiers, injector, event, backlog, alone, ready, pool, backend, remote })
     }
 

@@ -270,7 +270,7 @@ impl Client {
         if live < wanted && !self.reported_alone {
             self.reported_alone = true;
             self.server.tell(&format!(
-                "{address} has {live} replicas and not {wanted}: pages that it alone has are lost if it is"
+                "{address} has {live} replicas, not {wanted}; if it is lost, pages without a replica are lost"
             ));
         }
         Ok(live.min(wanted))

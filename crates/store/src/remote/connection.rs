@@ -207,7 +207,7 @@ impl Wire {
 impl Read for Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 {
-            let why = "it sends more than it was asked for";
+            let why = "it sends more than Ebb asked for";
             return Err(io::Error::new(ErrorKind::InvalidData, why));
         }
         let most = into.len().min(self.left);
@@ -289,7 +289,7 @@ mod tests {
                 while caller.write_all(flood.as_bytes()).is_ok() {}
             });
             let error = one.receive(100_000).expect_err("no answer");
-            assert!(error.to_string().contains("more than it was asked for"), "{error}");
+            assert!(error.to_string().contains("more than Ebb asked for"), "{error}");
         }
     }
 

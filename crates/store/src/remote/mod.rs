@@ -28,7 +28,7 @@ mod tls;
 pub(crate) mod url;
 
 use crate::crypt::{Key, Seal};
-use crate::error::{StoreError, TierName};
+use crate::error::{A_THREAD, StoreError, TierName};
 use crate::file::space::{RUN_MAX, Space};
 use crate::inject::Injector;
 use crate::page::Page;
@@ -76,7 +76,7 @@ impl Fate {
             )),
             Self::NotAuthentic => Some(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "what is there was not written by this run (authentication failed)",
+                "this run did not store the data there (authentication failed)",
             )),
         }
     }
@@ -236,7 +236,7 @@ impl RemoteTier {
             read_ns_max: AtomicU64::new(0),
         });
         let sweeper = Sweeper::start(shared.clone())
-            .map_err(|source| StoreError::Setup { what: "a thread", source })?;
+            .map_err(|source| StoreError::Setup { what: A_THREAD, source })?;
         let writer = Mutex::new(Writer { client: Client::new(server), packed: Vec::new() });
         Ok(Self { shared, writer, sweeper })
     }
@@ -351,7 +351,7 @@ impl RemoteTier {
         let result = match &request.outcome {
             Outcome::Done(Value::Okay) => Ok(true),
             Outcome::Done(_) => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "it does not say that it has them"))
+                Err(io::Error::new(io::ErrorKind::InvalidData, "it does not confirm the write"))
             }
             Outcome::Full(why) => {
                 if !shared.full.swap(true, Ordering::Relaxed) {
@@ -418,9 +418,14 @@ impl RemoteTier {
         left += usize::from(!matches!(request[0].outcome, Outcome::Done(_)));
         if left > 0 {
             let (place, prefix) = (self.place(), &shared.prefix);
+            let (each, xargs) = if shared.server.cluster {
+                (", on each master", "xargs -n 1 redis-cli -c")
+            } else {
+                ("", "xargs redis-cli")
+            };
             shared.server.tell(&format!(
-                "{left} keys could not be removed from {place}; to remove them: redis-cli --scan --pattern '{prefix}*' \
-                 | xargs redis-cli UNLINK"
+                "{left} keys remain on {place}; to remove them{each}: redis-cli --scan --pattern '{prefix}*' \
+                 | {xargs} UNLINK"
             ));
         }
     }

@@ -27,7 +27,7 @@ pub(super) fn open(
             let line = text.lines().next().unwrap_or_default().to_owned();
             if line.is_empty() {
                 return Err(fail(format!(
-                    "{}: the first line is to be the password",
+                    "{}: the first line is empty; write the password there",
                     path.display()
                 )));
             }
@@ -47,7 +47,7 @@ pub(super) fn open(
     if field(&info, "cluster_enabled") == Some("1") {
         if spec.db != 0 {
             return Err(fail(format!(
-                "{address} is of a cluster, which has no databases; leave /{} out",
+                "{address} belongs to a cluster, which has only database 0; leave /{} out",
                 spec.db
             )));
         }
@@ -59,7 +59,7 @@ pub(super) fn open(
         let Some(topology) = topology else {
             let create = "create the cluster first (redis-cli --cluster create)";
             return Err(fail(format!(
-                "{address} is of a cluster whose slots nobody has; {create}"
+                "{address} belongs to a cluster in which no node has a slot; {create}"
             )));
         };
         server.set_topology(topology);
@@ -116,7 +116,7 @@ fn unreachable(address: &Address, error: &RedisError) -> String {
 fn refusal(error: &RedisError) -> String {
     match explain(error) {
         why if why.contains("permission") => {
-            format!("{}; its user needs the commands and keys of docs/guide.md", why)
+            format!("{}; docs/guide.md lists the commands and keys that its user needs", why)
         }
         why => why,
     }
@@ -162,8 +162,10 @@ fn prefix() -> Result<String, StoreError> {
 fn introduce(server: &Server, prefix: &str) -> Result<(), String> {
     let key = format!("{prefix}run");
     let topology = server.topology();
-    let Some(address) = topology.node_of(slot_of(key.as_bytes())) else {
-        return Err("some slots of the cluster are nobody's: redis-cli --cluster check".into());
+    let slot = slot_of(key.as_bytes());
+    let Some(address) = topology.node_of(slot) else {
+        let check = "redis-cli --cluster check HOST:PORT";
+        return Err(format!("no node of the cluster has slot {slot}; to see the gaps: {check}"));
     };
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let who = format!("host {host} pager {}", std::process::id());
@@ -173,7 +175,7 @@ fn introduce(server: &Server, prefix: &str) -> Result<(), String> {
     let back: Vec<Option<String>> =
         redis::cmd("MGET").arg(&key).query(&mut connection).map_err(why)?;
     if back != [Some(who)] {
-        return Err(format!("{address} does not give back what it was given"));
+        return Err(format!("{address} does not return the value that Ebb stored"));
     }
     Ok(())
 }

@@ -317,7 +317,7 @@ pub(super) fn explain(error: &RedisError) -> String {
         return "it does not answer".into();
     }
     if error.kind() == ErrorKind::Parse {
-        return "it sends what is no answer".into();
+        return "it sends no valid answer".into();
     }
     let words = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("it says: {code} {detail}"),
@@ -366,7 +366,7 @@ mod tests {
         assert!(words.len() <= WORDS_MAX + 3 && words.ends_with("xx..."), "{words}");
         assert!(!words.contains(char::is_control), "{words}");
         let error = redis::parse_redis_value(b"HTTP/1.1 400 Bad Request\r\n").expect_err("none");
-        assert_eq!(explain(&error), "it sends what is no answer");
+        assert_eq!(explain(&error), "it sends no valid answer");
     }
 
     #[test]

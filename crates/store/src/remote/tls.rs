@@ -28,7 +28,7 @@ mod with {
                     roots.add(certificate).map_err(|error| error.to_string())?;
                 }
                 if roots.is_empty() {
-                    return Err("there is no certificate in it".into());
+                    return Err("the file has no certificate".into());
                 }
             }
             // Certificates that cannot be parsed are skipped.

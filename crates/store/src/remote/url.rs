@@ -131,7 +131,7 @@ pub(crate) fn parse(
 ) -> Result<RedisSpec, Fault> {
     let at = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err((0, format!("a remote tier is written redis://HOST:PORT, {EXAMPLE}")));
+        return Err((0, format!("write a remote tier as redis://HOST:PORT, {EXAMPLE}")));
     };
     let (login, rest) = match rest.rsplit_once('@') {
         Some((login, rest)) => (Some(login), rest),
@@ -141,13 +141,14 @@ pub(crate) fn parse(
         None => (None, None),
         Some(login) => {
             if let Some(odd) = login.find(['/', '?', '@']) {
-                let message = "what is special in a user or password (/ ? @ : , %) is written %XX, as / is %2F";
+                let message =
+                    "write special characters of a user or password (/ ? @ : , %) as %XX; / is %2F";
                 return Err((at(login) + odd, message.into()));
             }
             let (user, password) = login.split_once(':').unwrap_or((login, ""));
             let decode = |part: &str| {
                 percent_decode(part).ok_or_else(|| {
-                    (at(part), "a % is followed by two hexadecimal digits; % itself is %25".into())
+                    (at(part), "two hexadecimal digits follow a %; write % itself as %25".into())
                 })
             };
             let (user, password) = (decode(user)?, decode(password)?);
@@ -205,7 +206,7 @@ pub(crate) fn parse(
         })?;
     }
     if spec.db != 0 && spec.hosts.len() > 1 {
-        return Err((at(path), "a cluster has no databases but 0; leave the number out".into()));
+        return Err((at(path), "a cluster has only database 0; leave the number out".into()));
     }
     for option in query.split('&').filter(|option| !option.is_empty()) {
         set(&mut spec, option).map_err(|message| (at(option), message))?;
@@ -227,13 +228,15 @@ fn set(spec: &mut RedisSpec, option: &str) -> Result<(), String> {
         }
         ("replicas", Ok(count @ 0..=100)) => spec.replicas = Some(count as u32),
         ("replicas", _) => {
-            return Err(format!("\"{value}\" is no number of replicas; write replicas=1"));
+            return Err(format!(
+                "\"{value}\" is no number of replicas; write 0 to 100, as replicas=1"
+            ));
         }
         ("ca" | "password-file", _) if value.is_empty() => {
-            return Err(format!("{name} names a file, as {name}=/etc/ebb/{name}"));
+            return Err(format!("the file of {name} is missing; write {name}=/etc/ebb/{name}"));
         }
         ("ca", _) if !spec.tls => {
-            return Err("ca is for TLS, which is rediss://; write that, or leave ca out".into());
+            return Err("ca needs TLS; write rediss://, or leave ca out".into());
         }
         ("ca", _) => spec.ca = Some(value.into()),
         ("password-file", _) if spec.password.is_some() => {
