@@ -80,7 +80,7 @@ impl Running {
     /// Returns the messages of `ebb attach`, except those that come from a host without free CPU.
     fn complaints(&self) -> String {
         let text = self.text();
-        let is_late = |line: &str| line.contains("tried again") || line.contains("thrashing: ");
+        let is_late = |line: &str| line.contains("tries again") || line.contains("thrashing: ");
         text.lines().filter(|line| !is_late(line)).collect::<Vec<_>>().join("\n")
     }
 
@@ -166,7 +166,7 @@ fn detach(pid: u32) -> Output {
 /// Reasons why a process is not given back at once: the host gives the process or the pager no CPU,
 /// or has no memory free.
 const LATE: [&str; 4] =
-    ["does not answer", "cannot be brought back", "is stopped", "the machine has room for"];
+    ["does not answer", "cannot bring back", "is stopped", "the machine has room for"];
 
 #[track_caller]
 fn detaches(program: &Running) {
@@ -288,7 +288,7 @@ print("wrong:", wrong or "none")
     let pid = program.pid();
     program.until("it has locked its memory", || status_of(pid, "VmLck:") > 0);
     let mut attached = Running::attach(pid, "--memory-max 24M");
-    eventually("it is told", || attached.text().contains("it is tried again"));
+    eventually("it is told", || attached.text().contains("Ebb tries again"));
     assert!(!is_within(pid, 24 * MIB));
     program.signal(Signal::USR1);
     attached.until_within(pid, 24 * MIB);
@@ -758,7 +758,7 @@ fn what_cannot_be_attached_to_is_refused_with_a_word_and_left_as_it_was() {
         run.root().find().program.into_iter().find(has_agent).map(i32::unsigned_abs)
     });
     refused(started, "--memory-max 24M", "in a run already");
-    refuses_to_detach(started, "started by ebb run");
+    refuses_to_detach(started, "ebb run started the process");
     let mut attached = Running::attach(plain.pid(), "--memory-max 24M --quiet");
     attached.until_within(plain.pid(), 24 * MIB);
     refused(plain.pid(), "--memory-max 24M", "in a run already");

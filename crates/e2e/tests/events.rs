@@ -221,7 +221,9 @@ fn a_file_that_cannot_be_written_starts_nothing() {
     let marker = folder.path().join("started");
     let [missing, pipe, itself] = [folder.path().join("no/such"), pipe, folder.path().to_owned()]
         .map(|path| path.display().to_string());
-    for (path, why) in [(missing, "No such file"), (pipe, "nobody reads"), (itself, "directory")] {
+    for (path, why) in
+        [(missing, "No such file"), (pipe, "no process reads"), (itself, "directory")]
+    {
         let words = ["run", "--events", &path, "--", "touch"];
         let outcome = Launch::new(ebb()).args(words).arg(&marker).run();
         outcome.expect_code(125);

@@ -323,7 +323,7 @@ fn more_pages_that_must_stay_than_can_be_noted() {
     let launch = Launch::program("threads", "pins 9000").limit(80 * MIB);
     eventually("a report of them", || {
         let outcome = launch.run();
-        outcome.expect_line("pins: ok").report.contains("with too many pages that must stay")
+        outcome.expect_line("pins: ok").report.contains("with too many pinned pages")
     });
 }
 

@@ -301,7 +301,7 @@ impl Faults {
             self.own_cpu()
         ));
         line(format_args!(
-            "* estimated: {} faults were followed; {} windows told nothing",
+            "* estimated from {} faults; {} sample windows gave no result",
             self.faults_followed, self.windows_unclear
         ));
         out

@@ -97,7 +97,7 @@ impl Detach {
 /// makes the request to this pager.
 pub fn asked(pager: &Pager, line: Box<dyn Connection>) -> std::io::Result<()> {
     if !pager.config.attached {
-        let why = "it was started by ebb run, and hooks of Ebb's are in it; ebb set PID memory.max=SIZE gives it more";
+        let why = "ebb run started the process, and Ebb's hooks cannot leave it; ebb set PID memory.max=SIZE gives it more memory";
         return line.say(format!("{REFUSED}{why}").as_bytes());
     }
     pager.detach.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
@@ -175,7 +175,7 @@ fn has_room(pager: &Pager) -> Result<(), String> {
     let mib = |bytes: u64| bytes >> 20;
     match available {
         Some(available) if needed > available => Err(format!(
-            "{} MiB are to come back, and the machine has room for {}",
+            "the stored pages need {} MiB, and the machine has room for {} MiB; free some memory first",
             mib(needed),
             mib(available)
         )),
@@ -264,7 +264,7 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
         } else if wait.is_over(&pager.clock) {
             let (pid, address) = (mm.pid(), away[0].address());
             return Err(format!(
-                "the page at {address:#x} of process {pid} cannot be brought back"
+                "the pager cannot bring back the page at {address:#x} of process {pid}"
             ));
         }
         pager.wake_faults();
@@ -318,7 +318,7 @@ fn let_go(pager: &Arc<Pager>, mm: Arc<Mm>) {
         // The process may have ended.
         if proc::state(pid).is_some_and(|state| state != 'Z') {
             pager.say(&format!(
-                "process {pid} has its memory back; what Ebb mapped in it stays: {error}"
+                "process {pid} has its memory back, but Ebb's mappings stay in it: {error}"
             ));
         }
     }

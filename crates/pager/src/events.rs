@@ -161,7 +161,7 @@ pub fn open(path: &Path) -> Result<File> {
     match rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)) {
         Ok(file) => Ok(file.into()),
         Err(rustix::io::Errno::NXIO) => {
-            Err(Error::new(ErrorKind::NotConnected, "nobody reads from this pipe"))
+            Err(Error::new(ErrorKind::NotConnected, "no process reads from this pipe"))
         }
         Err(error) => Err(error.into()),
     }

@@ -51,7 +51,7 @@ const PAUSE_MAX_US: u64 = 2_000_000;
 /// Limit of the pages beyond the budget for all starting children together.
 const FED_MAX: u32 = 512;
 
-const UNREADABLE_TEXT: &str = "the process cannot be looked into, and has no agent";
+const UNREADABLE_TEXT: &str = "the pager cannot read the process, and the process has no agent";
 
 /// Limit of the zero pages placed beside a faulting page. The program may never use them.
 const FRESH_AHEAD_MAX: usize = 15;

@@ -429,7 +429,9 @@ impl Copying {
         parent.cow_protected.store(false, Relaxed);
         following::still(parent, state, false);
         if let Err(error) = pager.add_mm(&child) {
-            pager.complain(&format!("cannot serve a forked process: {error}"));
+            pager.complain(&format!(
+                "cannot serve a forked process ({error}); the program is killed"
+            ));
             pager.kill_tree(Why::NotServed);
             return;
         }
@@ -470,7 +472,7 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
             if parent.is_alive() {
                 let pid = parent.pid();
                 pager.complain(&format!(
-                    "cannot see which areas process {pid} passes on ({error}); the run is stopped"
+                    "cannot read which areas process {pid} passes to its child ({error}); the program is killed"
                 ));
                 pager.kill_tree(Why::NotServed);
             }

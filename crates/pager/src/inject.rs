@@ -66,7 +66,8 @@ struct Image {
 impl Image {
     fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path)?;
-        Self::parse(&bytes).ok_or_else(|| Error::new(ErrorKind::InvalidData, "a damaged image"))
+        Self::parse(&bytes)
+            .ok_or_else(|| Error::new(ErrorKind::InvalidData, "the agent's image is damaged"))
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
@@ -292,7 +293,7 @@ fn running(
     let joined = match candidate {
         // The program has not accessed the new memory.
         _ if is_there(pid, borrowed) => {
-            Err(Error::other("it has all of its memory locked as it comes (mlockall)"))
+            Err(Error::other("it locks all memory that it maps (mlockall)"))
         }
         Candidate::Fresh => program
             .write(arguments, &environment(arguments, way))
@@ -399,7 +400,7 @@ pub fn why_not(pid: u32) -> Option<String> {
     }
     let areas = match proc::areas(pid) {
         Ok(areas) => areas,
-        Err(error) => return Some(format!("it cannot be looked into ({error})")),
+        Err(error) => return Some(format!("ebb cannot read its mappings ({error})")),
     };
     if is_ebb(pid) {
         return Some("it is ebb itself".into());
@@ -409,7 +410,7 @@ pub fn why_not(pid: u32) -> Option<String> {
     }
     if proc::has_other_filters(pid) {
         return Some(
-            "it has a filter of system calls (seccomp), which may kill it for those of an agent"
+            "it has a filter of system calls (seccomp), which may kill it for the agent's calls"
                 .into(),
         );
     }

@@ -46,8 +46,8 @@ pub const FEATURES: u64 = feature::FLAG_WP
 /// Interval at which the listener checks for a fork message.
 const FORK_LOOK: Duration = Duration::from_millis(100);
 
-const OUT_OF_DESCRIPTORS: &str = "no descriptor is left to take another process in; the program was killed; \
-                                  allow more (each process takes about five): ulimit -n 65536";
+const OUT_OF_DESCRIPTORS: &str = "no descriptor is left for another process (each takes about five); \
+                                  the program is killed; allow more: ulimit -n 65536";
 
 /// A connected process that has not said hello yet.
 struct Caller {
@@ -213,7 +213,7 @@ fn heard(
     let (head, text) = bytes.split_at(bytes.len().min(size_of::<Hello>()));
     let hello = Hello::from_bytes(head)
         .filter(|hello| text.is_empty() || asks(hello.kind))
-        .ok_or_else(|| std::io::Error::other("its hello is of another version"))?;
+        .ok_or_else(|| std::io::Error::other("its hello is not valid (another version of ebb?)"))?;
     // A fetched process may belong to another user. It may neither query nor change anything.
     if asks(hello.kind) && (child.is_some() || !connection.is_of_owner()) {
         return refuse(&*connection);
@@ -261,7 +261,7 @@ fn hello_new(
     if hello.pool_len > pager.config.pool_bytes {
         // The records of its slots would take all memory that the pager may have.
         refuse(&*connection)?;
-        return Err(std::io::Error::other("its pool is larger than it was told to make it"));
+        return Err(std::io::Error::other("its pool is larger than the pager allows"));
     }
     // Fork events need the right to trace. The kernel gives them to no process that lacks it and is
     // refused anyway.

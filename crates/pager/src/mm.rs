@@ -577,7 +577,7 @@ impl Mm {
         addresses: &[u64],
         pages: &mut [[u8; PAGE_SIZE]],
     ) -> io::Result<usize> {
-        let unknown = || io::Error::other("it is not known yet which process it is");
+        let unknown = || io::Error::other("the pager has not identified it yet");
         self.process().ok_or_else(unknown)?.read_pages(addresses, pages)
     }
 

@@ -321,7 +321,7 @@ fn text(report: &Report) -> String {
         );
     }
     if report.same_filled_peak > 0 {
-        line("one word repeated", format!("{} pages at most, in no tier", report.same_filled_peak));
+        line("same-filled pages", format!("{} at most, in no tier", report.same_filled_peak));
     }
     for tier in report.tiers.iter().filter(|tier| tier.writes + tier.reads > 0) {
         let ratio = tier.peak_ratio_permille as f64 / 1000.0;
@@ -348,10 +348,10 @@ fn text(report: &Report) -> String {
                 time(report.waiting.p99_ns)
             ),
         );
-        line("a fault", of_a_fault(&report.stages));
-        line("lost beside", lost(&report.lost, report.stages.kept_off_ns));
+        line("average fault", of_a_fault(&report.stages));
+        line("other delays", lost(&report.lost, report.stages.kept_off_ns));
     }
-    line("CPU beside the program", cpu(&report.cpu));
+    line("CPU time of Ebb", cpu(&report.cpu));
     if let Some(finding) = &report.thrashing {
         line(
             "thrashing",
@@ -373,8 +373,8 @@ fn text(report: &Report) -> String {
     line(
         "in short",
         format!(
-            "threads spent {share:.1} % of the run's time waiting for pages; {} were resident in the \
-             last 10 s",
+            "threads spent {share:.1} % of the run's time waiting for pages; at most {} were resident in \
+             the last 10 s",
             bytes(report.recent_resident_bytes)
         ),
     );
@@ -401,7 +401,8 @@ fn of_a_fault(stages: &account::Faults) -> String {
     let [before, served, after, within] =
         [stages.fault_to_read_ns, served, stages.wake_to_run_ns, stages.in_thread_ns].map(time);
     format!(
-        "{before} until it is read, {served} served, {after} until its thread runs, {within} in the thread; {}",
+        "{before} until the pager reads it, {served} in the pager, {after} until its thread runs, {within} in the \
+         thread; {}",
         stages.own_cpu()
     )
 }

@@ -287,11 +287,11 @@ impl Resize {
         }
         if let Some(line) = &way.line {
             let mib = |pages: u64| pages as f64 / 256.0;
-            let tried = if way.again.is_some() { "; it is tried again" } else { "" };
+            let tried = if way.again.is_some() { "; Ebb tries again" } else { "" };
             let (is, not) = (mib(way.reached), mib(way.target));
             let text = format!(
-                "{REFUSED}memory.max is {is:.1} MiB now, not {not:.1}: of what is in memory no more can leave \
-                 (areas that are locked, not writable or not managed; a tier that is full){tried}"
+                "{REFUSED}memory.max is {is:.1} MiB now, not {not:.1}: no more pages could leave memory (they are \
+                 locked, not writable or not managed, or a tier is full){tried}"
             );
             say(&**line, &text);
         }

@@ -562,7 +562,9 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
             }
             // The program did not start.
             Ok(SupervisorMessage::Failed(_)) => return Ok(()),
-            Ok(other) => return Err(std::io::Error::other(format!("unexpected {other:?}"))),
+            Ok(other) => {
+                return Err(std::io::Error::other(format!("unexpected message {other:?}")));
+            }
             Err(_) => return without_supervisor(&pager),
         }
     }
@@ -707,7 +709,7 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
         let guarded = move || {
             body();
             // A pager thread that ends leaves the program without service.
-            messages::say("a thread of the pager ended; the program is stopped");
+            messages::say("a thread of the pager ended; the program is killed");
             messages::exit(125);
         };
         let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 * 1024);

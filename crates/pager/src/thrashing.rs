@@ -134,7 +134,7 @@ impl Finding {
         let from = if from.is_empty() { "none was read".to_owned() } else { from.join(", ") };
         format!(
             "thrashing: in the last 10 s the program spent {} % of its time waiting for pages ({from}). The limit \
-             is {:.1} MiB; --memory-max {}M would be enough. It goes on; gen.min_ttl_ms (--set) ends such runs.",
+             is {:.1} MiB; --memory-max {}M would be enough. The program goes on; --set gen.min_ttl_ms=N ends such runs.",
             self.lost_percent,
             limit as f64 / 1048576.0,
             self.enough_bytes >> 20

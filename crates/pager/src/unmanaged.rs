@@ -41,7 +41,7 @@ impl Kind {
             Self::StaticProgram => "statically linked",
             Self::NoAgent => "without an agent",
             Self::CannotJoin => "that can have no agent",
-            Self::Pinned => "with too many pages that must stay",
+            Self::Pinned => "with too many pinned pages",
             Self::SharedMemory => "with shared memory",
         }
     }
@@ -50,26 +50,27 @@ impl Kind {
     fn tell(self, pid: u32, name: &str) -> String {
         let (what, instead) = match self {
             Self::StaticProgram => (
-                "is statically linked and takes no agent: its memory counts and cannot be stored",
+                "is statically linked and takes no agent: its memory counts against the limit and cannot be stored",
                 "Link it dynamically",
             ),
             Self::NoAgent => (
-                "has no agent: its memory counts and cannot be stored",
-                "It may be setuid, not of glibc, started with an empty environment or where the agent cannot be reached \
-                 (another user, another root)",
+                "has no agent: its memory counts against the limit and cannot be stored",
+                "The cause may be setuid, a C library other than glibc, an empty environment, another user or \
+                 another root",
             ),
             Self::CannotJoin => (
-                "can have no agent: its memory counts and cannot be stored",
-                "Another user's rights, a seccomp filter, or a limit on threads or descriptors may be why",
+                "can have no agent: its memory counts against the limit and cannot be stored",
+                "The cause may be another user's rights, a seccomp filter, or a limit on threads or descriptors",
             ),
             Self::Pinned => (
-                "has more pages that hold what the kernel writes when threads end than Ebb can note: \
-                 its memory counts and cannot be stored",
-                "Give it fewer threads or robust mutexes",
+                "has more pinned pages (the kernel writes to them when threads end) than Ebb can record: \
+                 its memory counts against the limit and cannot be stored",
+                "Use fewer threads or fewer robust mutexes",
             ),
             Self::SharedMemory => (
-                "shares memory (shm_open, memfd_create, MAP_SHARED): that counts and cannot be stored",
-                "Give it less, or raise --memory-max by as much",
+                "shares memory (shm_open, memfd_create, MAP_SHARED): shared memory counts against the limit \
+                 and cannot be stored",
+                "Use less of it, or raise --memory-max by as much",
             ),
         };
         format!("process {pid} ({name}) {what}. {instead}")
@@ -130,7 +131,7 @@ impl Unmanaged {
         if !pager.config.strict {
             pager.say(&format!("{text}."));
         } else if !self.has_ended_run.swap(true, SeqCst) {
-            pager.say(&format!("{text}, or leave --strict out. The program is killed."));
+            pager.say(&format!("{text}. Ebb kills the program; leave --strict out to let it run."));
             pager.kill_tree(Why::Unmanaged);
         }
     }

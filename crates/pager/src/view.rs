@@ -265,7 +265,8 @@ impl Looks {
         } else {
             drop(waiting);
             // A client that cannot take the answer now gets none.
-            let _ = line.say(format!("{REFUSED}too many look at this run at once").as_bytes());
+            let why = "too many instances of ebb top ask this run at once; end some";
+            let _ = line.say(format!("{REFUSED}{why}").as_bytes());
         }
     }
 

@@ -60,7 +60,7 @@ impl Reclaim {
             return DONE.to_owned();
         }
         let mib = |pages: u64| pages as f64 / 256.0;
-        format!("{REFUSED}{:.1} MiB of {:.1} could be reclaimed", mib(done), mib(wanted))
+        format!("{REFUSED}only {:.1} of {:.1} MiB could leave memory", mib(done), mib(wanted))
     }
 
     fn carry_out(&mut self, command: &Command) -> Result<(), CommandError> {
@@ -106,10 +106,10 @@ fn explain(text: &str, error: CommandError, ran: Option<Command>) -> String {
     match (error, ran) {
         (CommandError::Invalid, Some(Command { memcg, node, seq, action, .. })) => {
             let old = matches!(action, Action::Evict { .. });
-            let rule = if old { "not among the two youngest" } else { "one there is" };
+            let rule = if old { "older than the two youngest" } else { "that exists" };
             format!(
-                "memcg {memcg}, node {node}, generation {seq}: memcg and node must be those that \
-                 `ebb lru-gen PID` shows, and the generation {rule}"
+                "memcg {memcg}, node {node}, generation {seq}: write the memcg and node that \
+                 `ebb lru-gen PID` shows, and a generation {rule}"
             )
         }
         (CommandError::Invalid, None) => format!(

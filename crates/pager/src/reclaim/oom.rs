@@ -337,8 +337,8 @@ impl Reclaim {
         let (limit, ttl) = (self.pager.memory_max_bytes(), self.pager.config.tunables());
         let ttl = ttl.map_or(0, |tunables| tunables.mglru.min_ttl_ms);
         self.pager.say(&format!(
-            "thrashing: what the program used in the last {ttl} ms does not fit in {:.1} MiB. Raise \
-             --memory-max, or leave gen.min_ttl_ms out to have it run slowly. The program is killed.",
+            "thrashing: the pages that the program used in the last {ttl} ms do not fit in {:.1} MiB. \
+             Raise --memory-max, or leave gen.min_ttl_ms out to let it run slowly. The program is killed.",
             limit as f64 / 1048576.0
         ));
         self.pager.kill_tree(Why::Thrashing);
@@ -359,11 +359,11 @@ impl Reclaim {
             }
             Some(Stalled { work: Work::Unshare(frames), .. }) => format!("{} copies", frames.len()),
             Some(Stalled { work: Work::Drop(runs), .. }) => format!("{} drops", runs.len()),
-            Some(Stalled { work: Work::Decided, .. }) => "moves that were decided".to_owned(),
+            Some(Stalled { work: Work::Decided, .. }) => "moves that the pager decided".to_owned(),
             None => "nothing".to_owned(),
         };
         format!(
-            " of {moves} ({agent}; threads {states}; {memory_stalled} faults wait for memory, {} for else, {frozen} threads are frozen)",
+            " of {moves} ({agent}; threads {states}; {memory_stalled} faults wait for memory, {} for other reasons, {frozen} threads are frozen)",
             waiting.saturating_sub(memory_stalled)
         )
     }
@@ -388,7 +388,7 @@ impl Reclaim {
                 let doing = if agent.starts_with('i') { self.doing(mm) } else { String::new() };
                 let text = format!(
                     "process {pid} ({}): {:.1} MiB resident, {:.1} MiB of it managed, {:.1} MiB \
-                     shared with relatives; its agent {agent}{doing}",
+                     shared in its fork group; its agent {agent}{doing}",
                     mm.process().map_or_else(|| "?".to_owned(), Process::name),
                     mib(resident),
                     mib(managed),
