@@ -37,14 +37,15 @@ const ROOM_BYTES: u64 = 64 << 20;
 #[command(after_help = "\
 The process keeps running while its limit comes down step by step. Ebb tries again with memory that cannot leave yet
 (locked areas, a full tier), in the end once a minute. The process gets all of its memory back when this command ends
-(Ctrl-C, kill, a crash), or by `ebb detach PID`. Processes that it starts from then on are paged as well; those that it
-started before only with --tree (servers that fork early: PostgreSQL, nginx). Ebb attaches to programs of glibc and of
-Go, dynamic or static. You must be permitted to trace the process (/proc/sys/kernel/yama/ptrace_scope 0, or root). An
-attached process needs ebb's pager: if the pager is killed, the process dies with it.
+(Ctrl-C, kill, a crash), or by `ebb detach PID`. Processes that it starts later belong to the run, too; those that it
+started before belong to it only with --tree (servers that fork early: PostgreSQL, nginx). Ebb attaches to programs of
+glibc and of Go, dynamic or static. You must be permitted to trace the process (/proc/sys/kernel/yama/ptrace_scope 0, or
+root). An attached process needs ebb's pager: if the pager is killed, the process dies with it.
 
 SIZE and TIER are as for `ebb run`; `ebb ps`, `top`, `stat` and `set` take the PID of the process.
 
-Exit status: 0 when the process was given back or has ended; 125 if ebb could not attach to it and left it unchanged.
+Exit status: 0 when the process has its memory back or has ended; 125 if ebb could not attach to it, and left it
+unchanged, or if the pager failed.
 
 Examples:
   ebb attach $(pgrep -x redis-server) --memory-max 1G
@@ -62,13 +63,13 @@ pub struct Arguments {
     /// Most resident memory of the process and all that it starts
     #[arg(long, value_name = "SIZE")]
     memory_max: String,
-    /// Limit above which the process is throttled and reclaimed [default: none]
+    /// Limit above which Ebb throttles the process and reclaims its pages [default: none]
     #[arg(long, value_name = "SIZE")]
     memory_high: Option<String>,
     /// Tiers for pages that do not fit [default: ram,file]
     #[arg(long, value_name = "TIER[,TIER...]")]
     swap: Option<String>,
-    /// Tiers whose pages are encrypted; the key is kept in memory only [default: remote]
+    /// Tiers whose pages Ebb encrypts; it keeps the key in memory only [default: remote]
     #[arg(long, value_enum, value_name = "WHICH")]
     encrypt: Option<run::Encrypted>,
     /// Form of the report at the end [default: text]
@@ -77,13 +78,13 @@ pub struct Arguments {
     /// Write the report to FILE instead of standard error; -: to standard output
     #[arg(long, value_name = "FILE")]
     report_file: Option<PathBuf>,
-    /// Print no report on standard error; errors are still printed
+    /// Print only errors on standard error, no report
     #[arg(short, long)]
     quiet: bool,
     /// Append each event to FILE as a line of JSON; -: to standard error
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
-    /// Lower the limit from --memory-max until this share of the time is lost to waiting for
+    /// Lower the limit from --memory-max until threads lose this share of the time waiting for
     /// memory, as 5%
     #[arg(long, value_name = "PERCENT")]
     pressure_target: Option<String>,
@@ -96,7 +97,8 @@ pub struct Arguments {
 #[command(after_help = "\
 The command returns when the process has all of its memory back. If there is no room for all of it, nothing changes.
 
-Exit status: 0 when the process was given back; 1 if it could not be, or PID belongs to no attached run of yours.
+Exit status: 0 when the process has its memory back; 1 if ebb could not give it back, or PID belongs to no attached run
+of yours.
 
 Examples:
   ebb detach 4711")]
@@ -348,7 +350,7 @@ fn pager_ended(supervisor: &mut Supervisor, attached: &Attached) -> Refusal {
     exec::kill(supervisor, pid, program, socket, spared.to_vec());
     supervisor.note_pager_ended(pid);
     let limited = run::limit_of_time();
-    (FAILED, format!("the pager ended before the process{limited}; the process was killed"))
+    (FAILED, format!("the pager ended before the process{limited}; ebb killed the process"))
 }
 
 /// Waits until the program ends or is given back.
@@ -377,7 +379,7 @@ fn watch(supervisor: &mut Supervisor, attached: &Attached) -> Result<ExitCode, R
             match told.and_then(|()| run::hear(&supervisor.socket, &supervisor.pager_life)) {
                 Ok(SupervisorMessage::Failed(reason)) => {
                     crate::tell(format_args!(
-                        "process {pid} cannot be given back: {reason}; it stays within its limit"
+                        "cannot give process {pid} back: {reason}; it stays within its limit"
                     ));
                 }
                 Ok(_) => return Ok(ExitCode::SUCCESS),

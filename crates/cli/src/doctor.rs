@@ -113,7 +113,7 @@ pub fn why_not() -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("{what}; nothing was started; `ebb doctor` shows the remedy"))
+    Some(format!("{what}; ebb started nothing; `ebb doctor` shows the remedy"))
 }
 
 #[cfg(test)]

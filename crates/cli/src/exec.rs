@@ -143,7 +143,7 @@ fn watch(
         supervisor.note_pager_ended(pid);
         let limited = limit_of_time();
         crate::tell(format_args!(
-            "the pager ended before the program{limited}; the program was killed"
+            "the pager ended before the program{limited}; ebb killed the program"
         ));
     }
     ExitCode::SUCCESS

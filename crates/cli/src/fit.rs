@@ -43,8 +43,8 @@ const BAR: usize = 40;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Ebb runs the program several times, so each run must do the same. Its standard input is empty without --input, and
-its output is not shown. For a program that does not end by itself, use ebb run --pressure-target.
+Ebb runs the program several times, so each run must do the same. The program's standard input is empty without
+--input, and Ebb does not show its output. For a program that does not end by itself, use ebb run --pressure-target.
 
 Ebb ends a run that takes twice the permitted time.
 
@@ -309,7 +309,7 @@ impl Runner<'_> {
         most: Duration,
     ) -> Result<(Duration, Option<Report>), Failure> {
         if sample {
-            crate::tell("running with all its memory, to sample its pages ...");
+            crate::tell("running with enough memory, to sample the reuse of pages ...");
         }
         let to = self.folder.0.join("report");
         let mut command = Command::new("/proc/self/exe");
@@ -564,7 +564,7 @@ fn text(fit: &Fit) -> String {
     if fit.noise_percent > fit.wanted_slowdown_percent / 2.0 {
         let _ = writeln!(
             out,
-            "Two runs without ebb differ by {:.1} %; on a machine as busy as this the slowdown is not known better.",
+            "Two runs without ebb differ by {:.1} %, so the slowdown is no more exact than that. Run ebb fit on an idle machine.",
             fit.noise_percent
         );
     }
@@ -584,8 +584,8 @@ fn text(fit: &Fit) -> String {
         _ => {
             let _ = writeln!(
                 out,
-                "No limit that was tried keeps the slowdown within {} %. Permit more (--slowdown 20%) or more \
-                 runs (--runs 12).",
+                "No limit that ebb tried keeps the slowdown within {} %. Permit a larger slowdown (--slowdown \
+                 PERCENT) or more runs (--runs N).",
                 fit.wanted_slowdown_percent
             );
         }

@@ -27,7 +27,9 @@ pub fn spawn(command: impl Fn() -> Command, image: &Path) -> io::Result<Child> {
         Err(error) => (command().spawn()?, Err(error)),
     };
     if let Err(error) = put {
-        crate::tell(format_args!("cannot put the agent into the program (ptrace): {error}"));
+        crate::tell(format_args!(
+            "cannot put the agent into the program (ptrace): {error}; the program runs without it"
+        ));
     }
     Ok(program)
 }

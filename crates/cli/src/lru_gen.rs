@@ -9,17 +9,17 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = "\
 The text and the commands are those of the kernel's /sys/kernel/debug/lru_gen: for each generation
-its number, its age in milliseconds and its anonymous and file pages (pages on probation are counted
-with the oldest). --full adds, for each access tier, the pages that came back, left and were protected.
+its number, its age in milliseconds and its anonymous and file pages (the oldest includes the
+pages on probation). --full adds, for each access tier, the refaulted, evicted and protected pages.
 
 Commands, several with commas between them:
-  + MEMCG NODE GENERATION [SWAPPINESS [FORCE]]   opens a new generation; GENERATION exists
+  + MEMCG NODE GENERATION [SWAPPINESS [FORCE]]   opens a new generation; GENERATION is at most the youngest
   - MEMCG NODE GENERATION [SWAPPINESS [PAGES]]   evicts generations up to this one, PAGES pages
                                                  at most; not the two youngest
 There is one memcg, 1, and one node, 0. Ebb cannot read accessed bits of a running program: a page
 counts as young when the program faults on it after Ebb has unmapped it.
 
-Exit status: 0, or 1 if PID belongs to no run of yours or the command was refused.
+Exit status: 0, or 1 if PID belongs to no run of yours or the run refused the command.
 
 Examples:
   ebb lru-gen 4711

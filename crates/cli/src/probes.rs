@@ -50,7 +50,7 @@ fn glibc() -> Check {
     if std::path::Path::new(LOADER).exists() {
         return Check::found(name, true, LOADER);
     }
-    let consequence = "the agent works only in programs linked against glibc";
+    let consequence = "the agent works only in programs of glibc and of Go";
     Check::missing(name, true, format!("no {LOADER}"), consequence, "")
         .or("use a glibc distribution (Debian, Fedora, ...), or docker run debian:stable ...")
 }
@@ -94,7 +94,7 @@ fn userfaultfd() -> Check {
          /dev/userfaultfd: {device}",
         if probe::program_may_trace() { "yes" } else { "no" },
     );
-    let consequence = "page faults cannot be served";
+    let consequence = "the pager cannot serve page faults";
     match probe::userfaultfd_of_program() {
         Ok(_) => Check::found(name, true, ways),
         Err(error) => {
@@ -170,7 +170,7 @@ fn capability() -> Check {
     if may_trace() {
         return Check::found(name, true, "held");
     }
-    let consequence = "forks cannot be followed: a child would read zeros";
+    let consequence = "the pager cannot follow forks: a child would read zeros";
     let (fix, otherwise) = ways_to_trace();
     match ignored_capabilities() {
         Some(why) => Check::missing(name, true, why, consequence, "").or(format!(
@@ -217,7 +217,7 @@ fn features() -> Vec<Check> {
     let poison = tried(
         "UFFDIO_POISON",
         probe::poison_a_page(feature::POISON),
-        "an access to a page that the store lost cannot be made fatal (Linux 6.6 has it)",
+        "the pager cannot make an access to a lost page fatal (Linux 6.6 has it)",
         "",
         true,
     )
@@ -225,17 +225,17 @@ fn features() -> Vec<Check> {
     vec![
         move_pages,
         poison,
-        offered("PAGEFAULT_FLAG_WP", feature::FLAG_WP, true, "5.7", "first writes are not seen"),
-        offered("EVENT_FORK", feature::EVENT_FORK, true, "4.11", "forks cannot be followed"),
-        offered("EVENT_REMAP", feature::EVENT_REMAP, true, "4.11", "mremap cannot be followed"),
-        offered("EVENT_REMOVE", feature::EVENT_REMOVE, true, "4.11", "discards are not seen"),
-        offered("EVENT_UNMAP", feature::EVENT_UNMAP, true, "4.11", "munmap cannot be followed"),
+        offered("PAGEFAULT_FLAG_WP", feature::FLAG_WP, true, "5.7", "the pager misses writes"),
+        offered("EVENT_FORK", feature::EVENT_FORK, true, "4.11", "the pager misses forks"),
+        offered("EVENT_REMAP", feature::EVENT_REMAP, true, "4.11", "the pager misses mremap"),
+        offered("EVENT_REMOVE", feature::EVENT_REMOVE, true, "4.11", "the pager misses discards"),
+        offered("EVENT_UNMAP", feature::EVENT_UNMAP, true, "4.11", "the pager misses munmap"),
         offered("THREAD_ID", feature::THREAD_ID, true, "4.14", "the faulting thread is unknown"),
     ]
 }
 
 fn page_scan() -> Check {
-    tried("PAGEMAP_SCAN", probe::scan_pages(), "resident pages cannot be found", "", true)
+    tried("PAGEMAP_SCAN", probe::scan_pages(), "the pager cannot find resident pages", "", true)
         .or("boot Linux 6.7 or later")
 }
 
@@ -261,7 +261,7 @@ fn yama() -> Check {
     } else {
         ways_to_trace()
     };
-    let consequence = "pages on their way to the store cannot be read";
+    let consequence = "the pager cannot read pages on their way to the store";
     let detail = match probe::read_a_child() {
         Ok(()) if allowed => {
             return Check::found(name, true, format!("tried: works ({scope_text})"));
@@ -291,7 +291,7 @@ fn descriptors() -> Check {
     if hard.is_none_or(|hard| hard >= ENOUGH) {
         return Check::found("limit of descriptors", false, detail);
     }
-    let consequence = "trees of many processes (four descriptors each) cannot be served";
+    let consequence = "the pager cannot serve trees of many processes (four descriptors each)";
     let fix = "sudo prlimit --pid $$ --nofile=65536:65536";
     Check::missing("limit of descriptors", false, detail, consequence, fix)
 }
@@ -385,7 +385,7 @@ fn huge_pages() -> Check {
     Check::found(
         "transparent huge pages",
         false,
-        format!("{mode}; no huge page is made once memory is short"),
+        format!("{mode}; Ebb disables them for a program once memory is short"),
     )
 }
 

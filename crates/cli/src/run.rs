@@ -81,13 +81,13 @@ pub struct Arguments {
     /// Most resident memory of the program and all that it starts [default: 50%]
     #[arg(long, value_name = "SIZE")]
     pub memory_max: Option<String>,
-    /// Limit above which the program is throttled and reclaimed [default: none]
+    /// Limit above which Ebb throttles the program and reclaims its pages [default: none]
     #[arg(long, value_name = "SIZE")]
     pub memory_high: Option<String>,
     /// Tiers for pages that do not fit [default: ram,file]
     #[arg(long, value_name = "TIER[,TIER...]")]
     pub swap: Option<String>,
-    /// Tiers whose pages are encrypted; the key is kept in memory only [default: remote]
+    /// Tiers whose pages Ebb encrypts; it keeps the key in memory only [default: remote]
     #[arg(long, value_enum, value_name = "WHICH")]
     pub encrypt: Option<Encrypted>,
     /// Form of the report at the end [default: text]
@@ -101,7 +101,7 @@ pub struct Arguments {
     /// and test harnesses. A report goes only to --report-file
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub exec: Option<bool>,
-    /// Print no report on standard error; errors are still printed
+    /// Print only errors on standard error, no report
     #[arg(short, long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub quiet: Option<bool>,
     /// Record page faults with their times as a trace for `ebb lab replay` (zstd if the name ends
@@ -120,12 +120,12 @@ pub struct Arguments {
     /// unmanaged, full, killed, ended); -: to standard error
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// Lower the limit from --memory-max until this share of the time is lost to waiting for
+    /// Lower the limit from --memory-max until threads lose this share of the time waiting for
     /// memory, as 5%
     #[arg(long, value_name = "PERCENT")]
     pub pressure_target: Option<String>,
-    /// End the run with status 125 on memory that cannot be managed: static programs, shared
-    /// memory. With --exec the program is killed
+    /// End the run with status 125 on memory that Ebb cannot manage: static programs, shared
+    /// memory. With --exec Ebb kills the program
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub strict: Option<bool>,
     /// Faults to inject into the tiers (for tests)
@@ -238,8 +238,11 @@ impl Ground {
         let nothing = File::open("/dev/null").map_err(|error| {
             failed(format!("/dev/null: {error}; in a chroot: mount --bind /dev ROOT/dev"))
         })?;
-        let folder = Folder::create(number)
-            .map_err(|error| failed(format!("cannot make a folder for the agent: {error}")))?;
+        let folder = Folder::create(number).map_err(|error| {
+            failed(format!(
+                "cannot make a folder for the agent: {error}; set XDG_RUNTIME_DIR to another folder"
+            ))
+        })?;
         Ok(Self { signals, limits, nothing, folder })
     }
 }
@@ -657,7 +660,7 @@ impl Supervisor {
         });
         self.note_pager_ended(program);
         let limited = limit_of_time();
-        fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))
+        fail(FAILED, format!("the pager ended before the program{limited}; ebb killed the program"))
     }
 
     /// Returns whether a signal has come that ends programs.
@@ -696,7 +699,7 @@ impl Supervisor {
 /// Returns a hint for the message about a pager that ended, if its CPU time is limited.
 pub fn limit_of_time() -> String {
     Limit::CpuTime.now().map_or_else(String::new, |seconds| {
-        format!(" (its limit is {seconds} s of CPU time; raise it: ulimit -Ht)")
+        format!(" (its limit is {seconds} s of CPU time; raise it: ulimit -Ht unlimited)")
     })
 }
 
@@ -741,7 +744,7 @@ pub fn pager() -> ExitCode {
         Err(_) => return fail(FAILED, "the pager was started without a supervisor"),
     };
     if !is_own_supervisor(&socket) {
-        return fail(FAILED, "the pager can only be started by `ebb run`; see ebb run --help");
+        return fail(FAILED, "only `ebb run` and `ebb attach` start the pager; see ebb --help");
     }
     match ebb_pager::serve(&socket) {
         Ok(()) => ExitCode::SUCCESS,

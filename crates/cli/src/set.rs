@@ -12,8 +12,8 @@ use std::process::ExitCode;
 Keys, with the names of control groups where there is one:
   memory.max=SIZE         the limit. A higher one takes effect at once. A lower one comes step by
                           step while the program runs, and stops where no more memory can leave
-  memory.high=SIZE|max    limit above which the program is throttled; max: none
-  memory.reclaim=SIZE     reclaim this much now, once; the last step if there are several keys
+  memory.high=SIZE|max    limit above which Ebb throttles the program; max: none
+  memory.reclaim=SIZE     reclaim this much now, once; Ebb does it after the other changes
   tier.ram=SIZE|max       most memory that compressed pages may take; max: half of the limit
 SIZE is as for `ebb run`. Nothing changes unless all settings are valid.
 

@@ -23,12 +23,12 @@ The counters have the names of /proc/vmstat. Names with nr_ are levels, in pages
 has begin with ebb_. Pressure (--pressure): the share of the last 10, 60 and 300 seconds in which at least one
 thread (some), or all that had something to do (full), waited for memory, and the total in us.
 
-Faults (--faults): how long each stage of a fault takes, by the kind of fault. Every fault is counted.
-The time before its message is read and after its thread is woken is estimated from samples; the time
-that the kernel spends in the thread itself is measured once.
+Faults (--faults): how long each stage of a fault takes, by the kind of fault. Ebb counts every fault.
+From samples it estimates the time until it reads the message of a fault, and the time from the wake-up
+of the thread until the thread runs. It measures once how long the kernel works in the thread itself.
 
-With --watch the figures are printed repeatedly until the run ends. As text: first all of them, then
-those that have changed, each with its change per second. As JSON: one line each time, with the time.
+--watch prints the figures repeatedly until the run ends. As text: first all figures, then those that
+have changed, each with its change per second. As JSON: one line each time, with the time.
 
 Exit status: 0, or 1 if PID belongs to no run of yours.
 

@@ -121,7 +121,7 @@ impl Running {
     /// process back.
     #[track_caller]
     fn ends_by(&mut self, signal: Signal) -> ExitStatus {
-        let refusals = |text: &str| text.matches("cannot be given back").count();
+        let refusals = |text: &str| text.matches("cannot give process").count();
         loop {
             let before = refusals(&self.text());
             self.signal(signal);
@@ -313,7 +313,7 @@ fn every_word_is_right_while_it_comes_and_goes() {
             detaches(&program);
             assert!(attached.end().success(), "{}", attached.text());
             let said = attached.complaints();
-            assert!(said.is_empty() || said.contains("cannot be given back"), "{said}");
+            assert!(said.is_empty() || said.contains("cannot give process"), "{said}");
             assert_eq!(areas_of_ebb(pid), 0);
         }
         program.ends_when_told("torture: ok");

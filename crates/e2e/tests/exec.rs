@@ -269,7 +269,7 @@ fn the_program_dies_with_ebb_and_is_told_of() {
         outcome.expect_code(137);
         assert!(!outcome.stderr.contains("wrong"), "{}", outcome.stderr);
         if round % 2 == 0 {
-            let told = "ebb: the pager ended before the program; the program was killed\n";
+            let told = "ebb: the pager ended before the program; ebb killed the program\n";
             assert!(outcome.stderr.ends_with(told), "{}", outcome.stderr);
         }
     }

@@ -221,7 +221,7 @@ pub fn runs(pen: Pen, runs: &[ps::Run], chosen: usize, height: usize) -> Vec<Lin
     ))];
     if runs.is_empty() {
         lines.push(Line::raw(""));
-        lines.push(Line::raw("No run of yours; they appear here when there are some, as from"));
+        lines.push(Line::raw("You have no run. A run appears here when it starts, for example:"));
         lines.push(Line::raw("  ebb run --memory-max 256M -- python3 job.py"));
         return lines;
     }
@@ -280,7 +280,7 @@ fn memory(pen: Pen, view: &View) -> Line<'static> {
     } else {
         String::new()
     };
-    let managing = if view.managing { "" } else { "  far from it: nothing is managed yet" };
+    let managing = if view.managing { "" } else { "  not managed yet" };
     let compressed = view.tiers.iter().find(|tier| tier.name == "ram");
     let compressed = compressed.map_or(0, |tier| tier.occupied_bytes).min(view.used_bytes);
     let text = format!("memory   {:>7} of {:<7} ", size(view.used_bytes), size(view.limit_bytes));
@@ -394,7 +394,7 @@ fn ages(pen: Pen, view: &View) -> Vec<Line<'static>> {
 fn of_processes(pen: Pen, seen: &Seen, chosen: u32, room: usize) -> Vec<Line<'static>> {
     let mut lines = vec![pen.head(&format!(
         "{:>8} {:<11}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>6}{:>7}{:>5}",
-        "PID", "NAME", "RES", "COOL", "RAM", "FILE", "ZERO/s", "RESC/s", "RAM/s", "FILE/s", "WAIT"
+        "PID", "NAME", "RES", "STBY", "RAM", "FILE", "ZERO/s", "STBY/s", "RAM/s", "FILE/s", "WAIT"
     ))];
     let processes = &seen.now.processes;
     let at = processes.iter().position(|process| process.pid == chosen).unwrap_or(0);
@@ -447,7 +447,7 @@ fn map(pen: Pen, view: &View, chosen: u32, height: usize) -> Vec<Line<'static>> 
         let mut pages = Pages::default();
         view.areas[shown..].iter().for_each(|area| pages.join(&area.pages));
         lines.push(Line::raw(format!(
-            "{} more: {} resident, {} stored; Enter shows all of the map",
+            "{} more: {} resident, {} stored; Enter shows the whole map",
             view.areas.len() - shown,
             size(pages.resident() * PAGE),
             size(pages.stored() * PAGE)
@@ -501,10 +501,10 @@ pub fn whole_map(
     if view.areas_of == chosen {
         lines.extend(view.areas.iter().skip(skip).map(|area| line_of(pen, area)));
         if view.areas.is_empty() {
-            lines.push(Line::raw("No area of it can be looked into."));
+            lines.push(Line::raw("Ebb can show no area of this process."));
         }
     }
-    let mut key = vec![Span::raw("most of its pages are:")];
+    let mut key = vec![Span::raw("most pages of a part:")];
     for &(cell, .., name) in &PLACES {
         key.push(Span::raw(" "));
         key.extend(pen.cells(&cell.to_string()));
@@ -519,10 +519,10 @@ pub fn whole_map(
 pub fn help(pen: Pen, every: Duration) -> Vec<Line<'static>> {
     let rows = [
         ("up, down, k, j", "another run, or another process of the run"),
-        ("Enter", "look at the run; then: all of the map of the process"),
+        ("Enter", "show the run; then the whole map of the process"),
         ("Esc, Backspace", "back"),
-        ("+  -", "an eighth more or less for the run, as ebb set PID memory.max="),
-        ("r", "a sixteenth of what it uses leaves memory now, once"),
+        ("+  -", "raise or lower the limit by an eighth (ebb set PID memory.max=)"),
+        ("r", "reclaim a sixteenth of the run's memory now, once"),
         ("?", "this help"),
         ("q, Ctrl-C", "quit"),
     ];
@@ -530,19 +530,19 @@ pub fn help(pen: Pen, every: Duration) -> Vec<Line<'static>> {
     lines.extend(rows.map(|(keys, what)| Line::raw(format!("{keys:<16}{what}"))));
     let words = [
         "",
-        "threads  the time that threads wait for pages, together; 100% is one thread's",
-        "some     the time in which at least one thread waits; full: and nobody runs; of",
-        "         the last 10, 60 and 300 s",
-        "faults   by the page found: zero (a first touch), standby, of a tier (ram, file,",
+        "threads  time that all threads together wait for pages; 100% is one thread's",
+        "some     share of the last 10, 60 and 300 s in which at least one thread waits;",
+        "         full: in which no other thread runs",
+        "faults   by the page found: zero (first access), standby, in a tier (ram, file,",
         "         remote), one word (the page repeats it), ahead (on its way), protected",
         "         (a write after a fork)",
-        "by tier  of the pages used 0, 1, ... times more than once: how many came back of",
-        "         those that left, and how many were kept for that",
+        "by tier  for each access tier: refaulted pages, of refaulted and evicted pages,",
+        "         and pages that reclaim kept because their tier refaults more",
         "ages     generations, the youngest first: number, age, size",
-        "beside   memory that counts and is not managed",
+        "beside   memory that counts in the limit and that Ebb does not manage",
     ];
     lines.extend(words.map(Line::raw));
-    lines.push(Line::raw(format!("figures are new every {:.1} s", every.as_secs_f64())));
+    lines.push(Line::raw(format!("new figures every {:.1} s", every.as_secs_f64())));
     lines
 }
 

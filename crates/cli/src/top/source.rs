@@ -111,6 +111,6 @@ fn view(supervisor: u32, areas_of: u32) -> Result<View, String> {
         return Err(reason.to_owned());
     }
     serde_json::from_str(&text).map_err(|_| {
-        "another version of ebb started the run, so its figures cannot be read".to_owned()
+        "another version of ebb started the run, and this one cannot read its figures".to_owned()
     })
 }
