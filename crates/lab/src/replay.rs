@@ -18,7 +18,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The temporary file with the trace cannot be read.
-    #[error("temporary file: {0}; TMPDIR names another folder")]
+    #[error("temporary file: {0}; set TMPDIR to another folder")]
     Spool(#[from] io::Error),
     /// The trace is too long for Belady's optimum.
     #[error("the optimum takes at most {ACCESSES_MAX} accesses; replay a part with --accesses")]

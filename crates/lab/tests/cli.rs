@@ -123,7 +123,7 @@ fn no_curve_is_drawn_of_page_faults() {
     for file in [&csv, &perf, &packed] {
         for sample in [&[][..], &["--sample", "0.9"]] {
             let refused = failure(&[&["mrc", file.path()], sample].concat());
-            assert!(refused.contains("has page faults only: not what touched"), "{refused}");
+            assert!(refused.contains("has page faults only; accesses to resident"), "{refused}");
         }
         // A replay of page faults is allowed, and states that it shows only these.
         assert!(stdout(&["replay", file.path(), "-p", "lru"]).contains("lru"));

@@ -367,7 +367,7 @@ fn the_page_holds_everything_and_points_nowhere() {
         "operations a second",
         "pages by generation",
         "age of each generation",
-        "file pages that came back, by tier",
+        "file refaults by tier",
         "brought in",
         "taken out",
         "tasks reclaiming",

@@ -94,5 +94,5 @@ fn nodes_that_cannot_be_are_refused_by_name() {
         told("nodes = 9")
     );
     let both = told("nodes = 2\nsecond_node = true");
-    assert!(both.contains("machine.second_node: that is one node of several, alone"), "{both}");
+    assert!(both.contains("machine.second_node: expected with one node only"), "{both}");
 }

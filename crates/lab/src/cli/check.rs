@@ -51,7 +51,8 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         compared.extend(pairs.map(|(case, outcome)| baseline::Compared { case, outcome }));
     }
     if compared.is_empty() {
-        bail!("{}: no trace of {} is here", args.dir.display(), args.baseline.display());
+        let (dir, baseline) = (args.dir.display(), args.baseline.display());
+        bail!("{dir}: the folder has no trace of {baseline}; expected TRACE.csv.zst");
     }
     if let Some(path) = &args.rows {
         std::fs::write(path, baseline::csv(&compared))

@@ -23,10 +23,10 @@ const SCHEMA: u32 = 1;
 #[command(after_help = "\
 Examples:
   ebb lab fuzz                                   1,000 machines
-  ebb lab fuzz --time 60s --seed 1000000         as many as a minute has time for, from another seed on
+  ebb lab fuzz --time 60s --seed 1000000         as many as fit in a minute, from another seed on
   ebb lab fuzz --set kswapd.idle_index=zero      with a bug that kswapd had until 2017
   ebb lab fuzz --set preset=classic --set classic.flush=on --only sum-storm --first
-                                                 with another, of Linux 5.15; docs/fuzz.md has a table of them
+                                                 with a bug of Linux 5.15; docs/fuzz.md lists more
   ebb lab fuzz --seed 17 --machines 1 --only false-oom --out found
   ebb lab fuzz found/false-oom-17.toml           a finding again, from its file
 Several computers: each takes its own seeds, --seed 0, --seed 100000, and so on.
@@ -260,7 +260,7 @@ impl Run<'_> {
             let sizes = (lines(&finding.text), lines(small));
             let _ = write!(
                 text,
-                "\n# {name}, machine {seed}, made small in {steps} steps, from {} lines to {}\n# {}\n{small}\n\
+                "\n# {name}, machine {seed}, shrunk in {steps} steps, from {} lines to {}\n# {}\n{small}\n\
                  # to replay: {}\n",
                 sizes.0,
                 sizes.1,
@@ -294,7 +294,7 @@ impl Run<'_> {
 
 /// Examines the machines of files, each with every arm.
 fn files(args: &FuzzArgs, only: Option<&'static Oracle>) -> anyhow::Result<ExitCode> {
-    ensure!(args.out.is_none(), "--out: there is nothing to be written of files");
+    ensure!(args.out.is_none(), "--out: the findings are in files already; leave --out out");
     let (mut text, mut all) = (String::new(), Vec::new());
     for path in &args.files {
         let name = path.display().to_string();

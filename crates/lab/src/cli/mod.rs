@@ -117,7 +117,7 @@ Examples:
   ebb lab replay app.csv.zst --memory 10%,50% --policy lru,arc,gen
   ebb lab replay faults.txt --policy lru,gen         of perf script, or of bpftrace: page faults only
   ebb lab replay damon.txt --policy lru,gen          of damo report access --raw_form: regions, not accesses
-The forms of traces, and what is made of each: docs/traces.md.")]
+docs/traces.md describes the formats of traces.")]
 pub struct ReplayArgs {
     /// Trace to replay
     #[command(flatten)]
@@ -215,11 +215,11 @@ pub fn load(args: &TraceArgs) -> anyhow::Result<(TraceInfo, Spool)> {
 pub fn lacking(name: &str, lack: Lack) -> String {
     match lack {
         Lack::Touches => {
-            format!("{name} has page faults only: not what touched pages that were there")
+            format!("{name} has page faults only; accesses to resident pages are missing")
         }
         Lack::Accesses => format!(
-            "{name} has regions and whether they were accessed, from which one touch of each page in an interval is \
-             derived: not which pages were, how often and in which order"
+            "{name} has regions, not accesses; the lab derives one access to each page of an accessed region in each \
+             interval"
         ),
     }
 }
@@ -324,12 +324,12 @@ fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     match spool.lacks() {
         Some(lack @ Lack::Touches) => {
             eprintln!(
-                "ebb: {}; a policy is shown less than it would see",
+                "ebb: {}, so policies see fewer accesses than the program made",
                 lacking(&info.name, lack)
             );
         }
         Some(lack @ Lack::Accesses) => {
-            eprintln!("ebb: {}; misses are no program's", lacking(&info.name, lack));
+            eprintln!("ebb: {}, so misses are no program's", lacking(&info.name, lack));
         }
         None => {}
     }
@@ -358,14 +358,14 @@ fn run_policies(reference: bool) -> anyhow::Result<ExitCode> {
             text += &format!("{:<10} --set {key:<24} {}\n", "", parameter.about);
         }
     }
-    text += "\nSwitches of gen and classic, all with --set too:\n";
+    text += "\nSwitches of gen and classic, for --set KEY=VALUE:\n";
     for row in Tunables::default().rows() {
         if row.key != "lru" {
             let pair = format!("{}={}", row.key, row.value);
             text += &format!("{pair:<28} {} ({})\n", row.meaning, row.expected);
         }
     }
-    text += "\nSets of them, with preset=NAME:\n";
+    text += "\nPresets set several switches, by --set preset=NAME:\n";
     for (name, meaning) in tunables::PRESETS.iter().zip(tunables::MEANINGS) {
         text += &format!("{:<28} {meaning}\n", format!("preset={name}"));
     }

@@ -100,8 +100,8 @@ fn refuse_part(args: &MrcArgs, lacks: Option<Lack>) -> anyhow::Result<()> {
     if let Some(lack) = lacks {
         let name = args.trace.trace.display().to_string();
         bail!(
-            "{}, and a curve of it would be wrong at every size; `ebb run --sample` and `ebb fit` see \
-             those as well, valgrind's lackey all of them",
+            "{}, so a curve would be wrong at every size; `ebb run --sample` and `ebb fit` see accesses to \
+             resident pages, too, and valgrind's lackey sees all accesses",
             super::lacking(&name, lack)
         );
     }
@@ -138,7 +138,7 @@ fn sampled(args: &MrcArgs, rate: f64) -> anyhow::Result<Findings> {
     refuse_part(args, samples.lacks)?;
     if samples.spools.iter().any(|spool| spool.pages() < 10) {
         bail!(
-            "--sample {rate}: a sample of about {} pages has fewer than 10; use a higher rate",
+            "--sample {rate}: a sample has fewer than 10 of about {} pages; use a higher rate",
             samples.pages()
         );
     }

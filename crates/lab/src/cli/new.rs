@@ -87,7 +87,7 @@ fn of_store() -> Known {
 threads = 8             # servers; each has a part of the keys
 data = 1.25             # values, as a multiple of the memcg's limit
 item_bytes = 1024       # bytes of a value
-pattern = \"zipfian\"     # which keys are asked for: also latest, uniform, exponential, gaussian, sequential
+pattern = \"zipfian\"     # distribution of the keys: also latest, uniform, exponential, gaussian, sequential
 writes = 0.1            # share of the operations that change a value
 op_ns = 2000            # processor time of an operation
 warm = 2.0              # operations before measuring begins, as a multiple of the pages of values
@@ -95,7 +95,7 @@ ops = 4.0               # operations measured, likewise
 "
     .to_owned();
     let metrics = "\
-metric = \"ops_per_s\"    # the one that decides; ebb lab tune --help and the JSON report name the others
+metric = \"ops_per_s\"    # the metric that decides; the JSON report (--format json) has all names
 higher_is_better = true
 also = [\"read_p99_us\", \"refaults\", \"direct_s\", \"kswapd_s\"]
 ";
@@ -103,7 +103,7 @@ also = [\"read_p99_us\", \"refaults\", \"direct_s\", \"kswapd_s\"]
 }
 
 fn of_trace(path: &Path, format: Option<Format>) -> anyhow::Result<Known> {
-    let name = path.to_str().with_context(|| format!("{}: not UTF-8", path.display()))?;
+    let name = path.to_str().with_context(|| format!("{}: the path is not UTF-8", path.display()))?;
     let mut reader = Reader::open(path, format)?;
     let (mut pages, mut accesses, mut files) = (BTreeSet::new(), 0u64, false);
     let (mut records, mut time) = (Vec::new(), 0u64);
@@ -121,11 +121,11 @@ fn of_trace(path: &Path, format: Option<Format>) -> anyhow::Result<Known> {
     let form = form.map(|form| format!("input_format = {form:?}\n")).unwrap_or_default();
     let accept = match lacks {
         None => String::new(),
-        Some(Lack::Accesses) => "accept_regions = true   # of each region that DAMON found accessed every page is touched once an interval: what comes out \
-                 is no\n                        # prediction for the program\n"
+        Some(Lack::Accesses) => "accept_regions = true   # one access to each page of an accessed region in each interval: the result is no\n                        \
+                 # prediction for the program\n"
             .to_owned(),
-        Some(Lack::Touches) => "accept_faults = true    # it has page faults only, not what touched pages that were there: what comes out \
-                 is no\n                        # prediction for the program\n"
+        Some(Lack::Touches) => "accept_faults = true    # page faults only, without accesses to resident pages: the result is no\n                        \
+                 # prediction for the program\n"
             .to_owned(),
     };
     let unit = if lacks.is_some() { 1000 } else { 1 };
@@ -134,11 +134,11 @@ fn of_trace(path: &Path, format: Option<Format>) -> anyhow::Result<Known> {
 # {accesses} accesses to {pages} pages ({:.1} MiB){} in {time} units of time.
 [workload.trace]
 file = {name:?}
-{form}unit_ns = {unit:<15} # what a unit of its time is, in nanoseconds; 0: its time is not looked at
-waits = false           # the time between two accesses is the processor's; true: it passes in waiting
+{form}unit_ns = {unit:<15} # nanoseconds in a unit of the trace's time; 0: times do not count
+waits = false           # the process computes between two accesses; true: it sleeps
 warm = 0.0              # share of the accesses before measuring begins
-rounds = 1              # how often it is played
-processes = 1           # how many play it, each with memory of its own
+rounds = 1              # number of times that the accesses are played
+processes = 1           # processes that play the trace, each with its own memory
 {accept}",
         pages as f64 / 256.0,
         if files { ", of files as well," } else { "" },
@@ -146,7 +146,7 @@ processes = 1           # how many play it, each with memory of its own
     // Limit of half of the trace's pages, on a machine that has no other shortage of memory.
     let frames = (pages * 2).next_multiple_of(1024).clamp(FRAMES_MIN, FRAMES_MAX);
     let metrics = "\
-metric = \"elapsed_s\"    # the one that decides; the JSON report names the others
+metric = \"elapsed_s\"    # the metric that decides; the JSON report (--format json) has all names
 higher_is_better = false
 also = [\"refaults\", \"read_p99_us\", \"direct_s\", \"kswapd_s\"]
 ";
@@ -160,14 +160,14 @@ fn text(name: &str, known: &Known) -> String {
 # A scenario of `ebb lab`. To run it: ebb lab run {name}.toml
 # All keys: ebb lab new --reference. Any can be changed for a run: --set machine.frames=65536 --set workload.NAME=VALUE --set gen.walk=off
 name = {name:?}
-title = \"what it is, in a line\"
-source = \"none\"         # where the result is published that it is compared with
+title = \"one line about the scenario\"
+source = \"none\"         # publication of the result to compare with
 
 [machine]
 frames = {frames:<14} # of 4 KiB
 cpus = 4
-swap = {{ kind = \"nvme\" }} # where anonymous pages go: also zram, ramdisk, flash, ssd, disk; read_us and write_us change its times
-disk = {{ kind = \"nvme\" }} # where files are
+swap = {{ kind = \"nvme\" }} # device for anonymous pages: also zram, ramdisk, flash, ssd, disk; read_us and write_us change its times
+disk = {{ kind = \"nvme\" }} # device of the files
 
 [[memcg]]
 name = \"limited\"
@@ -180,7 +180,7 @@ memcg = \"limited\"
 [measure]
 {metrics}seeds = 5               # runs of each side, on the same random numbers
 
-# What is compared: the first is what the others are set beside. Switches and presets: ebb lab policies.
+# Arms: the lab compares the others with the first. Switches and presets: ebb lab policies.
 [[arm]]
 name = \"classic\"
 set = [\"preset=classic\"]
@@ -191,7 +191,7 @@ set = [\"preset=k612\"]
 name = \"ebb\"
 set = [\"preset=ebb\"]
 
-# Variants. Where a result is published: published = {{ baseline = 1000, patched = 1100 }}
+# Variants of the comparison. A published result: published = {{ baseline = 1000, patched = 1100 }}
 [[case]]
 name = \"as it is\"
 [[case]]

@@ -18,11 +18,11 @@ const OWN: &str = "Ebb";
 /// Arguments of `ebb lab rank`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Replays every trace of the baseline that the folder has, at every size that has an optimum, and
-prints geometric means of misses divided by the optimum's, for all cases, for each kind of trace, and for
-the halves: of the baseline's traces in alphabetical order the first, third and so on are those that
-Ebb's default was searched on, the others were kept out. Policies that did not run on all cases
-follow, each compared on the cases that it did run on.
+Replays every trace of the baseline that the folder has, at every size that has an optimum. Prints
+geometric means of misses divided by the optimum's: for all cases, for each kind of trace, and for two
+halves of each. Half \"searched\" has the first, third and so on of the baseline's traces in alphabetical
+order: the search for Ebb's default used them. Half \"held out\" has the others. Policies that ran on
+fewer cases follow, each compared on its own cases.
 
 Examples:
   ebb lab rank traces --baseline policy-baseline.csv
@@ -74,7 +74,7 @@ pub fn run(args: &RankArgs) -> anyhow::Result<ExitCode> {
     }
     if ranked.is_empty() {
         bail!(
-            "{}: no trace of {} is here that has an optimum (policy Belady) and {} pages or more",
+            "{}: the folder has no trace of {} with an optimum (policy Belady) at {} pages or more",
             args.dir.display(),
             args.baseline.display(),
             args.pages_min

@@ -280,7 +280,8 @@ pub fn merge(args: &MergeArgs) -> anyhow::Result<ExitCode> {
     };
     let files = args.files.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     let merged = shard::merge(&files)?;
-    let question: Question = serde_json::from_value(merged.question).context("its arguments")?;
+    let question: Question =
+        serde_json::from_value(merged.question).context("arguments in the files")?;
     if let [first, ..] = merged.missing[..] {
         let all: Vec<String> = merged.missing.iter().map(ToString::to_string).collect();
         bail!("missing: shard {}; to run it: {} --shard {first}", all.join(", "), question.words());
@@ -288,7 +289,7 @@ pub fn merge(args: &MergeArgs) -> anyhow::Result<ExitCode> {
     let plan = question.plan(0)?;
     ensure!(
         plan.len() == merged.outcomes.len(),
-        "{} runs, not {}",
+        "the files have {} runs, but this ebb plans {}",
         merged.outcomes.len(),
         plan.len()
     );

@@ -130,8 +130,8 @@ fn pictures(body: &mut String, case: &Case) {
     }
     let back =
         |i: usize| move |a: &Sample, b: &Sample, s: f64| (b.refaults[i] - a.refaults[i]) as f64 / s;
-    chart(body, "anonymous pages that came back, a second", &each(&back(0)));
-    chart(body, "file pages that came back, a second", &each(&back(1)));
+    chart(body, "anonymous refaults a second", &each(&back(0)));
+    chart(body, "file refaults a second", &each(&back(1)));
     let busy = |i: usize| {
         move |a: &Sample, b: &Sample, s: f64| (b.reclaim_ns[i] - a.reclaim_ns[i]) as f64 / 1e9 / s
     };
@@ -164,8 +164,8 @@ fn curves(body: &mut String, case: &Case) {
     };
     let _ = writeln!(
         body,
-        "<figure><figcaption>miss ratio by memory, of what the first run touched: textbook policies \
-         on samples of its pages</figcaption>\n{}</figure>",
+        "<figure><figcaption>miss ratio by memory size, for the accesses of the first run: textbook \
+         policies on samples of its pages</figcaption>\n{}</figure>",
         chart.svg()
     );
 }
@@ -199,7 +199,7 @@ fn generations(body: &mut String, arm: &Arm) {
         (format!("tier {tier}"), arm.samples.iter().map(point).collect())
     };
     let tiers: Lines = (0..4).map(line).collect();
-    chart(body, &format!("{}: file pages that came back, by tier", arm.name), &tiers);
+    chart(body, &format!("{}: file refaults by tier", arm.name), &tiers);
 }
 
 fn short(v: f64) -> String {

@@ -131,7 +131,7 @@ pub fn classify(effect: &Estimate, published: &Published, exercised: bool) -> Cl
 #[must_use]
 pub fn reason(effect: &Estimate, published: &Published, class: Class) -> String {
     match (claim(published), class) {
-        (_, Class::NotExercised) => "what differs never ran here".into(),
+        (_, Class::NotExercised) => "the code that differs never ran here".into(),
         (Claim::Effect(_), Class::Reproduced) => "same direction, within a factor of two".into(),
         (Claim::Effect(size), Class::Direction) if (effect.mean / size) < 0.5 => {
             "same direction, less than half".into()

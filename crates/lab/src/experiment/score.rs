@@ -190,7 +190,7 @@ impl Score {
         }
         let _ = writeln!(
             text,
-            "Without a vote: {} rows of what set a parameter ({} of them as published), {} without a published figure, {} that share \
+            "Without a vote: {} rows that set a parameter ({} of them as published), {} without a published figure, {} that share \
              another row's number.",
             self.calibration.all(),
             self.calibration.won(),

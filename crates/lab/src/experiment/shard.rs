@@ -176,7 +176,7 @@ pub fn merge(files: &[(String, String)]) -> anyhow::Result<Merged> {
     for (name, text) in files.iter().flat_map(lines) {
         let part: Part = serde_json::from_str(text)
             .with_context(|| format!("{name}: not from `ebb lab run --shard`, or cut off"))?;
-        ensure!(part.schema == SCHEMA, "{name}: its form is {}, not {SCHEMA}", part.schema);
+        ensure!(part.schema == SCHEMA, "{name}: the file has format {}, not {SCHEMA}", part.schema);
         let here = part.shard.len(part.runs.min(RUNS_MAX));
         ensure!(part.outcomes.len() == here, "{name}: {} of {here} runs", part.outcomes.len());
         if let Some((first, like)) = parts.first() {
@@ -185,7 +185,7 @@ pub fn merge(files: &[(String, String)]) -> anyhow::Result<Merged> {
                 format!("version {}, commit {commit}", part.version)
             };
             if from(&part) != from(like) {
-                bail!("{name} is of {}, {first} of {}", from(&part), from(like));
+                bail!("{name} is of {}, but {first} of {}", from(&part), from(like));
             }
             let of = |part: &Part| (part.shard.of, part.runs, part.question.clone());
             ensure!(of(&part) == of(like), "{name} and {first} are not of the same experiment");

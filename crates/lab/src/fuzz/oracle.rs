@@ -96,7 +96,7 @@ pub const ORACLES: &[Oracle] = &[
     },
     Oracle {
         name: "livelock",
-        rule: "no measured thread gets on for 60 s of virtual time, or 4,000 events happen at one moment of it",
+        rule: "no measured thread makes progress for 60 s of virtual time, or 4,000 events happen at one moment of it",
         check: |seen| seen.failed_with("stands still"),
     },
     Oracle {
@@ -111,9 +111,9 @@ pub const ORACLES: &[Oracle] = &[
     },
     Oracle {
         name: "false-oom",
-        rule: "a process is killed while a quarter of the pages of whoever ran out of memory (the full memcg or the \
-               machine), and 256 of them, could go: pages of files, and anonymous ones if swap has room; what is below a \
-               memcg's min does not count",
+        rule: "the OOM killer ends a process while reclaim could take more than a quarter of the pages of the full \
+               memcg (or of the machine), and 256 pages or more: file pages, and anonymous pages if swap has room; \
+               pages below a memcg's min do not count",
         check: false_oom,
     },
     Oracle {
@@ -129,40 +129,41 @@ pub const ORACLES: &[Oracle] = &[
     },
     Oracle {
         name: "over-reclaim",
-        rule: "a task's run, or a pass of kswapd, frees more than it was to free and 256 pages, from each list once",
+        rule: "a task's reclaim, or a pass of kswapd, frees more than its target and 256 pages for each list",
         check: over_reclaim,
     },
     Oracle {
         name: "needless-reclaim",
-        rule: "for the sake of all, an eighth of memory is taken from zones with more than twice their high mark and 256 \
-               pages free",
+        rule: "reclaim from all memcgs takes more than an eighth of memory from nodes whose highest zone has more than \
+               twice its high mark and 256 pages free",
         check: needless,
     },
     Oracle {
         name: "below-min",
-        rule: "for the sake of others, a memcg at the top is taken 128 pages and a quarter of its min below its min",
+        rule: "reclaim from all memcgs takes a memcg at the top more than 128 pages and a quarter of its min below its \
+               min",
         check: below_min,
     },
     Oracle {
         name: "unfair",
-        rule: "of memcgs that are copies of one, in each of which the same runs, one has done 400 operations in 0.2 s or more, \
-               and 20 times as many as another, and nobody was killed",
+        rule: "a copy of a memcg does 400 operations or more, and more than 20 times as many as another copy with the \
+               same workload, in 0.2 s or more without a kill",
         check: unfair,
     },
     Oracle {
         name: "refault-storm",
-        rule: "twice as many pages as memory has come back, and that is of all touches 4 times the share that it is on the same \
-               machine by the presets classic and by k618",
+        rule: "refaults are at least twice the pages of memory, and more than 4 times as large a share of all accesses \
+               as on the same machine with the preset classic and with k618",
         check: refault_storm,
     },
     Oracle {
         name: "sum-storm",
-        rule: "for half of the time measured, 10 ms or more, somebody who brings a page back adds up the counters of memcgs",
+        rule: "refaults add up the counters of memcgs for more than half of the measured time, which is 10 ms or more",
         check: sum_storm,
     },
     Oracle {
         name: "not-the-same",
-        rule: "the same machine, run twice, does not show the same (one machine in 16 is)",
+        rule: "two runs of one machine differ (the fuzzer runs one machine in 16 twice)",
         check: not_the_same,
     },
 ];
@@ -240,7 +241,7 @@ fn busy_kswapd(seen: &Seen<'_>) -> Option<String> {
 fn over_reclaim(seen: &Seen<'_>) -> Option<String> {
     let over = seen.outcome()?.signs.over;
     (over.pages > over.of)
-        .then(|| format!("{} pages were freed at once, {} at most were to be", over.pages, over.of))
+        .then(|| format!("{} pages were freed at once; the rule permits {}", over.pages, over.of))
 }
 
 fn needless(seen: &Seen<'_>) -> Option<String> {

@@ -150,12 +150,14 @@ impl DeviceSpec {
                 return Err(format!("amplification = {a}: expected 1 or more"));
             }
             Some(_) if self.on_disk => {
-                return Err("amplification: with on_disk it is that of machine.disk".into());
+                return Err("amplification: leave it out; with on_disk the disk has it".into());
             }
             _ => {}
         }
         if self.on_disk && !(flash(self) && disk.is_some_and(flash)) {
-            return Err("on_disk: expected for machine.swap, both of kind = \"flash\"".into());
+            return Err(
+                "on_disk: expected for machine.swap, with swap and disk of kind = \"flash\"".into(),
+            );
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ impl LiveSpec {
             return Err(format!("ratio = {}: expected 1 to 100 pages in a page", self.ratio));
         }
         if self.on && self.compressed == 0.0 && !self.file {
-            return Err("on: there is nowhere to store pages; set compressed or file".into());
+            return Err("on: expected a place for pages; set compressed or file".into());
         }
         Ok(())
     }

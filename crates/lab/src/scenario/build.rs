@@ -217,10 +217,10 @@ fn live(s: &Scenario, plan: &Plan, limit: u64) -> Result<Box<Live>, String> {
         );
     }
     if s.memcg.len() > 1 {
-        return Err(format!("machine.live.on: a run has one budget, not {}", s.memcg.len()));
+        return Err(format!("machine.live.on: expected one memcg, not {}", s.memcg.len()));
     }
     if s.machine.live.file && s.machine.swap.is_none() {
-        return Err("machine.live.file: there is no machine.swap to put it on".into());
+        return Err("machine.live.file: expected machine.swap, the device of the file".into());
     }
     // Settings with which standby measured best, under the switches of the arm.
     let mut tun = Evidence::Standby.tunables();

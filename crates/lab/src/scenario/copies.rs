@@ -15,7 +15,7 @@ impl Scenario {
             }
             let parent = self.memcg.iter().any(|g| g.parent.as_ref() == Some(&m.name));
             if m.copies > 1 && parent {
-                return Err(format!("memcg {:?}: copies: others lie in it", m.name));
+                return Err(format!("memcg {:?}: copies: expected 1, others lie in it", m.name));
             }
         }
         Ok(())

@@ -453,8 +453,7 @@ impl Scenario {
         }
         if self.machine.second_node && self.machine.dma > 0 {
             return Err(
-                "machine.second_node: low zones lie on the first node, but there is machine.dma"
-                    .into(),
+                "machine.second_node: a second node has no DMA zone; leave machine.dma out".into(),
             );
         }
         let (nodes, cpus) = (self.machine.nodes, self.machine.cpus);
@@ -466,13 +465,13 @@ impl Scenario {
             ));
         }
         if self.machine.second_node && nodes > 1 {
-            return Err("machine.second_node: that is one node of several, alone; \
-                        with machine.nodes the second one is there anyway"
+            return Err("machine.second_node: expected with one node only; machine.nodes has a second \
+                        one already"
                 .into());
         }
         let real = self.machine.gb.unwrap_or(f64::MAX) * FRAMES_OF_A_GB;
         if real < f64::from(self.machine.frames) {
-            return Err("machine.gb: expected no less than machine.frames are".into());
+            return Err("machine.gb: expected at least the size of machine.frames".into());
         }
         self.machine.live.check().map_err(|e| format!("machine.live.{e}"))?;
         if self.machine.read_ahead == 0 || self.machine.read_ahead > 1024 {

@@ -22,7 +22,8 @@ const RECORDS_MAX: usize = 1 << 16;
 const EXPECTED: &str =
     "START-END (SIZE) NR_ACCESSES [AGE], as `damo report access --raw_form` prints a region";
 const TIME: &str = "a time such as 104.599 ms, 1 m 2.5 s or, with --raw_number, nanoseconds";
-const ONE: &str = "one address space: what others did at the same time stands below it, not between; report one target at a time";
+const ONE: &str =
+    "one address space (damo prints several one after the other); report one target at a time";
 const LARGE: &str = "a region of 1 TiB at most";
 const NO_START: &str = "monitoring_start: before the first region";
 const BACK: &str = "intervals in the order of their times";

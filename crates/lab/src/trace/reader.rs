@@ -102,7 +102,7 @@ pub enum TraceError {
     },
     /// The file has no known format.
     #[error("{}: no trace format starts with {found:?}; expected a header such as \
-        dt,page,op,kind, or --input-format to say what it is", path.display())]
+        dt,page,op,kind, or --input-format FORMAT", path.display())]
     UnknownFormat {
         /// Path of the file.
         path: PathBuf,
@@ -126,7 +126,7 @@ pub enum TraceError {
         what: &'static str,
     },
     /// The temporary file with the numbered accesses failed.
-    #[error("temporary file in {}: {error}; TMPDIR names another folder", dir.display())]
+    #[error("temporary file in {}: {error}; set TMPDIR to another folder", dir.display())]
     Spool {
         /// Folder of the temporary file.
         dir: PathBuf,

@@ -105,7 +105,7 @@ impl Loaded {
         while (accesses.len() as u64) < limit && reader.read(&mut records).map_err(told)? {
             let room = (limit - accesses.len() as u64).min(records.len() as u64) as usize;
             if accesses.len() as u64 + room as u64 > ACCESSES_MAX {
-                return Err(format!("{path}: more than {ACCESSES_MAX} accesses; set accesses"));
+                return Err(format!("{path}: more than {ACCESSES_MAX} accesses; set accesses = N"));
             }
             for record in &records[..room] {
                 let number = numbering.number(record.page);
@@ -217,13 +217,13 @@ impl Trace {
         }
         match self.loaded()?.lacks {
             Some(Lack::Touches) if !self.accept_faults => Err(format!(
-                "{} has page faults only, not what touched pages that were there; accept_faults = true plays \
-                 them as if they were all",
+                "{} has page faults only; accesses to resident pages are missing; accept_faults = true plays the \
+                 faults as if they were all accesses",
                 self.file
             )),
             Some(Lack::Accesses) if !self.accept_regions => Err(format!(
-                "{} has regions and whether they were accessed, not accesses; accept_regions = true touches each page \
-                 of those that were once an interval",
+                "{} has regions, not accesses; accept_regions = true plays one access to each page of an accessed \
+                 region in each interval",
                 self.file
             )),
             _ => Ok(()),
