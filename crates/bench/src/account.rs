@@ -22,13 +22,13 @@ use serde_json::Value;
 use crate::paging::Outcome;
 use crate::stats::Summary;
 
-/// Whether the parts of a run's report add up to what it lost.
+/// Check whether the parts of a run's report add up to the time that the run lost.
 #[derive(Debug, Parser)]
 #[command(
     name = "ebb bench account",
     after_help = "\
-Without PROGRAM a load of its own runs, which times each of its touches, too: what the report calls waiting
-is set against that.
+Without PROGRAM the benchmark runs a load that also times its own accesses, and compares the waiting in the
+report with these times.
 
 Examples:
   ebb bench account
@@ -54,7 +54,7 @@ struct Args {
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
-    /// The `ebb` to measure, when it is not this program or beside it
+    /// The `ebb` to measure [default: this program, or the one beside it]
     #[arg(long)]
     ebb: Option<PathBuf>,
     /// A program of one thread, and its arguments
@@ -85,8 +85,8 @@ const PARTS: [&str; 7] = [
     "mapping changes",
     "calls to the pager",
     "the freezer",
-    "driven off its CPU between faults",
-    "before it begins and after it ends",
+    "without a CPU between faults",
+    "before the program begins and after it ends",
 ];
 
 /// Result of one round.
@@ -152,7 +152,7 @@ fn run(args: &Args) -> Result<(), String> {
         return Err("--rounds and --threads must be more than 0".into());
     }
     let ebb = crate::ebb_to_measure(args.ebb.clone())?;
-    let folder = tempfile::tempdir().map_err(|error| format!("no folder: {error}"))?;
+    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
         let plain = start(args, folder.path(), None)?;
@@ -175,7 +175,7 @@ fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
 
 /// Runs the program once, plain or under `ebb`.
 fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> {
-    let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+    let here = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let mut own = vec![here.to_string_lossy().into_owned()];
     if here.file_name().is_some_and(|name| name == "ebb") {
         own.push("bench".into());
@@ -215,7 +215,7 @@ fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> 
     }
     let timed_s = if is_load {
         let outcome: Outcome = serde_json::from_slice(&output.stdout)
-            .map_err(|error| format!("the load said something else: {error}"))?;
+            .map_err(|error| format!("cannot read the load's result: {error}"))?;
         outcome.long_us as f64 / 1e6
     } else {
         0.0
@@ -247,7 +247,7 @@ fn text(rounds: &[Round]) -> String {
         summary(rounds, |round| Some(figure(round))).map_or("-".into(), |all| all.show(digits))
     };
     let mut out =
-        String::from("| part | seconds [quartiles] | of what was lost |\n|---|---|---|\n");
+        String::from("| part | seconds [quartiles] | share of the loss |\n|---|---|---|\n");
     let mut line = |name: &str, seconds: String, share: String| {
         out += &format!("| {name} | {seconds} | {share} |\n");
     };
@@ -261,7 +261,10 @@ fn text(rounds: &[Round]) -> String {
     let all = show(&|round| round.parts_s.iter().sum(), 3);
     line("all parts", all, show(&Round::share, 3));
     if let Some(timed) = summary(rounds, |round| round.timed) {
-        out += &format!("\nWaiting by the report, to what the load timed: {}\n", timed.show(3));
+        out += &format!(
+            "\nWaiting in the report, divided by the waiting that the load timed: {}\n",
+            timed.show(3)
+        );
     }
     out
 }
@@ -313,7 +316,7 @@ mod tests {
     fn the_table_says_what_the_parts_come_to() {
         let text = text(&[example(), example()]);
         assert!(text.contains("| all parts | 3.050 | 0.938 |"), "{text}");
-        assert!(text.contains("to what the load timed: 1.100"), "{text}");
+        assert!(text.contains("that the load timed: 1.100"), "{text}");
         assert_eq!(json(&[example()])["parts_to_lost"], 0.938);
     }
 }

@@ -47,7 +47,7 @@ fn parse<T: clap::Parser>(
 
 /// Returns the `ebb` to measure: the given one, this program, or the one beside it.
 fn ebb_to_measure(told: Option<PathBuf>) -> Result<PathBuf, String> {
-    let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+    let here = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let ebb = told.unwrap_or_else(|| here.with_file_name("ebb"));
     if ebb.exists() {
         return Ok(ebb);

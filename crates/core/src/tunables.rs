@@ -168,7 +168,7 @@ pub struct Row {
 
 tunables! {
     Tunables {
-        /// Which LRU implementation is used.
+        /// The LRU implementation.
         "lru" lru: LruKind = LruKind::Gen;
         /// Weight of anonymous memory against files; 201 is anonymous only.
         "swappiness" swappiness: Swappiness = Swappiness(60);

@@ -65,7 +65,8 @@ pub enum PoolError {
     },
     /// Every frame is latched, or waits to be written, for the whole time limit.
     #[error(
-        "all {frames} frames were latched for {seconds} s: fewer latches at a time, or more frames"
+        "all {frames} frames were latched for {seconds} s: hold fewer latches at a time, or give \
+         the pool more frames"
     )]
     AllLatched {
         /// Number of frames.
@@ -80,7 +81,7 @@ pub enum PoolError {
     CommitInChange,
     /// A sync failed before, so it is unknown how much of the journal is on the disk. Nothing is
     /// written from then on.
-    #[error("a sync of {} failed before: the pool must be opened anew", path.display())]
+    #[error("a sync of {} failed before: open the pool anew", path.display())]
     Broken {
         /// Path of the file.
         path: PathBuf,

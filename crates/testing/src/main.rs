@@ -112,7 +112,7 @@ fn main() -> ExitCode {
 fn arguments() -> (String, bool, Vec<String>) {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     if words.is_empty() {
-        eprintln!("run-tests NAME [--except] PACKAGE...");
+        eprintln!("usage: run-tests NAME [--except] PACKAGE...");
         std::process::exit(2);
     }
     let name = words.remove(0);

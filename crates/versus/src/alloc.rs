@@ -128,7 +128,7 @@ fn run(args: &Args) -> Result<(), String> {
 }
 
 fn order_tables(args: &Args, order: u8) -> Result<Vec<Table>, String> {
-    let frames = args.mib.checked_mul(256).ok_or("too much memory")?;
+    let frames = args.mib.checked_mul(256).ok_or("--mib is too large")?;
     let field = Field::new(frames, &args.threads, order)?;
     let contenders = if args.quick { 2 } else { NAMES.len() };
     let mut tables = Vec::new();

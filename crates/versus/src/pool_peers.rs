@@ -182,7 +182,7 @@ fn cpu_seconds(stat: &Path) -> Result<f64, String> {
     // utime and stime: the 14th and 15th field, of which two are before the name's end.
     let ticks = after_name.split_ascii_whitespace().skip(11).take(2);
     let ticks: Option<Vec<f64>> = ticks.map(|cell| cell.parse().ok()).collect();
-    let ticks = ticks.ok_or_else(|| format!("{}: not as expected", stat.display()))?;
+    let ticks = ticks.ok_or_else(|| format!("{}: unexpected contents", stat.display()))?;
     Ok(ticks.iter().sum::<f64>() / 100.0)
 }
 
@@ -210,7 +210,7 @@ fn build_lmdb(args: &Args) -> Result<PathBuf, String> {
         let loaded =
             Command::new(&program).args([&part, "load", &args.records().to_string()]).status();
         if !loaded.is_ok_and(|status| status.success()) {
-            return Err("LMDB's file could not be made".into());
+            return Err("cannot make LMDB's file".into());
         }
         fs::rename(&part, &file).map_err(|error| error.to_string())?;
     }

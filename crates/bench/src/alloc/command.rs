@@ -48,7 +48,7 @@ struct Args {
     /// Also measure how long locks are held per refill.
     #[arg(long)]
     holds: bool,
-    /// How to print.
+    /// Form of the result.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
@@ -90,7 +90,7 @@ fn patterns(args: &Args) -> Result<Vec<Pattern>, String> {
         Pattern::ALL
             .into_iter()
             .find(|p| p.name() == name)
-            .ok_or_else(|| format!("unknown pattern {name}: bulk, random, repeat, burst64, cross"))
+            .ok_or_else(|| format!("--patterns {name}: write bulk, random, repeat, burst64, cross"))
     };
     args.patterns.iter().map(find).collect()
 }
@@ -122,7 +122,7 @@ fn run(args: &Args) -> Result<Vec<Table>, String> {
     let threads = thread_counts(args);
     let patterns = patterns(args)?;
     if args.orders.iter().any(|&o| o > 10) || threads.contains(&0) || args.rounds == 0 {
-        return Err("orders are 0 to 10, threads and rounds at least 1".into());
+        return Err("--orders must be 0 to 10, --threads and --rounds at least 1".into());
     }
     let mut tables = Vec::new();
     for &order in &args.orders {
@@ -140,12 +140,12 @@ fn blocks_per_thread(order: u8) -> usize {
 }
 
 fn table(args: &Args, threads: &[usize], order: u8, pattern: Pattern) -> Result<Table, String> {
-    let frames = args.mib.checked_mul(256).ok_or("too much memory")?;
+    let frames = args.mib.checked_mul(256).ok_or("--mib is too large")?;
     let variants = variants(args.store);
     let most = threads.iter().copied().max().unwrap_or(1);
     let blocks = blocks_per_thread(order);
     if (most * blocks) << order > frames as usize / 4 * 3 {
-        return Err(format!("{most} threads need more than {} MiB: use --mib", args.mib));
+        return Err(format!("{most} threads need more than {} MiB; raise --mib", args.mib));
     }
     let mut rows = Vec::new();
     let mut notes = Vec::new();

@@ -39,8 +39,8 @@ impl Undo {
 
     /// Registers a command to run at the end, before those registered earlier.
     pub fn later(&mut self, line: &str) -> Result<(), String> {
-        let input = self.input.as_mut().ok_or("the shell that undoes has no input")?;
-        writeln!(input, "{line}").map_err(|error| format!("the shell that undoes: {error}"))
+        let input = self.input.as_mut().ok_or("the undo shell has no input")?;
+        writeln!(input, "{line}").map_err(|error| format!("cannot reach the undo shell: {error}"))
     }
 
     /// Writes `value` to a file of the kernel and registers the old value to be written back.

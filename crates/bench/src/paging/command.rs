@@ -42,10 +42,10 @@ struct Args {
     /// Leave out the cost for programs that fit into memory
     #[arg(long)]
     no_fit: bool,
-    /// Where the kernel's swap file is made
+    /// Folder of the kernel's swap file
     #[arg(long, default_value = "/var/tmp")]
     folder: PathBuf,
-    /// The `ebb` to measure, when it is not this program or beside it
+    /// The `ebb` to measure [default: this program, or the one beside it]
     #[arg(long)]
     ebb: Option<PathBuf>,
 }
@@ -208,7 +208,7 @@ fn fit(runner: &Runner, rounds: usize) -> Result<(), String> {
     let touch = Load { pattern: "touch", mib: 256, warm: 0.0, seconds: 0.0, ..zipf };
     let rate = |outcome: &Outcome| outcome.accesses as f64 * 1e6 / outcome.wall_us as f64;
     let fill = |outcome: &Outcome| outcome.fill_us as f64;
-    println!("| what fits | under ebb / plain | round by round | noise |");
+    println!("| load that fits | under ebb / plain | round by round | noise |");
     println!("|---|---|---|---|");
     let speed = in_turns(runner, &ebb(2048 * MIB, &[]), &zipf, rounds, rate)?;
     println!("| zipf over 1 GiB, limit 2 GiB: accesses/s | {speed} |");

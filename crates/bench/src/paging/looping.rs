@@ -118,7 +118,7 @@ pub fn run<T: Send + Sync>(
 ) -> Result<(Seen, T), String> {
     let half = accesses / threads as u64 / 2;
     if half == 0 {
-        return Err("too few accesses".into());
+        return Err("--accesses must be at least twice --threads".into());
     }
     let wrong = AtomicBool::new(false);
     let before = OnceLock::new();

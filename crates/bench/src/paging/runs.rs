@@ -48,7 +48,7 @@ pub struct Runner {
 impl Runner {
     /// Finds the `ebb` to measure: this program, or the one beside it.
     pub fn new(ebb: Option<PathBuf>) -> Result<Self, String> {
-        let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+        let here = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
         let is_ebb = here.file_name().is_some_and(|name| name == "ebb");
         let ebb = crate::ebb_to_measure(ebb)?;
         let mut load = vec![here.to_string_lossy().into_owned()];
@@ -131,7 +131,7 @@ impl Runner {
         let mut text = String::new();
         let stdout = child.stdout.as_mut().ok_or("the load has no output")?;
         std::io::Read::read_to_string(stdout, &mut text).map_err(|e| e.to_string())?;
-        serde_json::from_str(&text).map_err(|error| format!("the load said {text:?}: {error}"))
+        serde_json::from_str(&text).map_err(|error| format!("unreadable result {text:?}: {error}"))
     }
 }
 

@@ -20,7 +20,7 @@ struct Args {
     /// Programs, by name [default: all]
     #[arg(long, value_delimiter = ',')]
     programs: Vec<String>,
-    /// Show the programs there are, and leave
+    /// List the programs and run nothing
     #[arg(long)]
     list: bool,
     /// Percentages of its memory that a program gets
@@ -38,10 +38,10 @@ struct Args {
     /// Form of the result
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Where inputs and the kernel's swap file are made
+    /// Folder of the inputs and the kernel's swap file
     #[arg(long, default_value = "/var/tmp")]
     folder: PathBuf,
-    /// The `ebb` to measure, when it is not this program or beside it
+    /// The `ebb` to measure [default: this program, or the one beside it]
     #[arg(long)]
     ebb: Option<PathBuf>,
     /// Further arguments of `ebb run`, as one word

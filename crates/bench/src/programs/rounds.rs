@@ -103,23 +103,24 @@ pub fn measure(
     std::fs::create_dir(&folder).map_err(|error| format!("cannot make a folder: {error}"))?;
     (program.make)(&folder)?;
     let told = |what: &str| eprintln!("{}: {what}", program.name);
-    told("alone, to see what it takes");
+    told("runs alone, to measure its memory");
     // This run also reads the program's files into the page cache for all later runs.
     let alone = runner.run(program, Environment::Plain)?;
     if alone.end != End::Done {
         return Err(format!("{} does not run by itself: {:?}", program.name, alone.end));
     }
-    let peak_bytes = alone.peak_bytes.ok_or("its memory is not known")?;
+    let peak_bytes =
+        alone.peak_bytes.ok_or_else(|| format!("the peak memory of {} is unknown", program.name))?;
     let mut rows = vec![Row::new(Environment::Plain, None)];
     let zram = peers.contains(&Peer::Zram) && !shares.is_empty();
     let ratio = match shares.iter().min() {
         Some(&share) if zram => {
-            told("with zram, to see how it shrinks");
+            told("runs with zram, to measure the compression");
             let limit_bytes = of(peak_bytes, share);
             let place = Environment::Zram { limit_bytes, memory_bytes: None, page_cluster: 0 };
             let sample = runner.run(program, place)?;
             let ratio = shrinks_to(sample.compressed);
-            told(&format!("a page takes {ratio:.2} of one there ({:?})", sample.end));
+            told(&format!("a page compresses to {ratio:.2} of its size ({:?})", sample.end));
             ratio
         }
         _ => 1.0,

@@ -277,7 +277,9 @@ impl Watch<'_> {
             (Some(why), _) => (End::Failed(why), None),
             (None, Some(Ok(driven))) => (End::Done, Some(driven)),
             (None, Some(Err(why))) => (End::Failed(why), None),
-            (None, None) => (End::Failed("it was not used to the end".into()), None),
+            (None, None) => {
+                (End::Failed("the benchmark did not use the program to the end".into()), None)
+            }
         })
     }
 

@@ -26,14 +26,14 @@ struct Args {
     /// Lists, by preset.
     #[arg(long, value_delimiter = ',', default_value = "ebb,k618,k72,classic")]
     lists: Vec<String>,
-    /// Frames of the node that is kept up with.
+    /// Frames of the node for kswapd and the allocator.
     #[arg(long, default_value_t = 1 << 20)]
     frames: u32,
     /// Distance of the watermarks in ten-thousandths of the node. At the default, 10, kswapd has
     /// about a millisecond to begin.
     #[arg(long, default_value_t = 10)]
     scale_factor: u64,
-    /// Frames a second that are taken.
+    /// Frames that the allocator takes a second.
     #[arg(long, default_value_t = 1_000_000)]
     per_second: u64,
     /// Microseconds from the waking of kswapd to its first step, where both take turns.
@@ -65,7 +65,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
         match runs {
             Ok(runs) => show(&runs, turns),
             Err(e) => {
-                eprintln!("{e}");
+                eprintln!("ebb bench reclaim: {e}");
                 return ExitCode::FAILURE;
             }
         }
@@ -80,8 +80,8 @@ fn show(runs: &[keepup::Outcome], turns: bool) {
         let allocator = o.allocator_ns.map_or_else(String::new, |ns| format!(" + {ns:.0}"));
         println!(
             "{} frames in {:.3} s, {} direct-reclaim entries ({} before kswapd ran), least free \
-             {}, {:.0}{allocator} ns a frame, woken {} times, ran after {:.0} us (99 %: {:.0}, \
-             all: {:.0}), allocator off for {:.1} ms",
+             {}, {:.0}{allocator} ns a frame, kswapd woken {} times, ran after {:.0} us \
+             (99 %: {:.0}, all: {:.0}), allocator off for {:.1} ms",
             o.taken,
             o.seconds,
             o.direct,

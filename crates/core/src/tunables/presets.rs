@@ -13,7 +13,7 @@ pub const PRESETS: [&str; 6] = ["ebb", "standby", "k612", "k618", "k72", "classi
 pub const MEANINGS: [&str; 6] = [
     "Ebb's default",
     "Ebb's default where a standby list stands in for accessed bits",
-    "k618 with the placement of Linux 6.12 and promotion by the first accessed bit; no kernel was all of that, and tiers, \
+    "k618 with the placement of Linux 6.12 and promotion by the first accessed bit; no kernel had this combination: tiers, \
      aging and the loop are those of 6.14 and later",
     "the multi-gen LRU of Linux 6.18",
     "the multi-gen LRU of Linux 7.2",

@@ -4,16 +4,20 @@ use super::{MEANINGS, PRESETS, Row, Tunables};
 
 /// Groups of switches in the order of the page: first word of the key, title and description.
 const GROUPS: [(&str, &str, &str); 7] = [
-    ("", "All of it", "What both kinds of lists go by."),
+    ("", "Both kinds of lists", "Switches of both kinds of lists."),
     ("gen", "Generations", "The multi-gen LRU: `lru=gen`."),
     (
         "classic",
         "Active and inactive lists",
         "The classic LRU: `lru=classic`, and what older kernels did.",
     ),
-    ("reclaim", "Reclaim", "How much is taken at a time, who waits, and when they give up."),
-    ("kswapd", "kswapd", "When it sleeps, and what it says about a node."),
-    ("swap", "Swap", "Where pages that leave lie, and what comes back with one."),
+    (
+        "reclaim",
+        "Reclaim",
+        "How much is reclaimed at a time, which tasks wait, and when reclaim gives up.",
+    ),
+    ("kswapd", "kswapd", "When kswapd sleeps, and how it flags the state of a node."),
+    ("swap", "Swap", "Where swapped pages are stored, and which pages are read with one."),
     ("file", "Files", "Pages of files, in the laboratory."),
 ];
 
