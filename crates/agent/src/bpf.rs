@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_lacks_one_call_of_a_join_is_strict_unless_it_answers_with_an_error() {
+    fn a_process_may_join_unless_its_filter_kills_a_call_of_the_join() {
         let all: Vec<usize> = CALLS.iter().map(|&(number, _)| number).collect();
         for action in [KILL, TRAP, EPERM] {
             assert!(lets_join(&list(&all, action)));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_and_the_machine_are_seen_as_the_kernel_shows_them() {
+    fn a_filter_sees_the_arguments_and_the_architecture_of_a_call() {
         // This filter allows a call on x86-64 whose second argument has this low half.
         let program = [
             instruction(0x20, 4, 0, 0),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_calculates() {
+    fn a_bpf_program_computes_its_answer_and_has_none_without_a_return() {
         // ((5 + 3) * 4 - 2) / 3 ^ 1 = 11; stored in memory, negated twice, and returned by way of
         // X.
         let program = [

@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_greeting_of_another_version_or_length_is_refused() {
+    fn a_hello_of_another_version_or_length_is_refused() {
         let mut bytes = [0u8; size_of::<Hello>()];
         assert!(Hello::from_bytes(&bytes).is_none());
         bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_comes_back_as_it_was_sent() {
+    fn a_hello_survives_encoding_and_decoding() {
         let (kind, pool_len) = (HELLO_STAT, 9);
         let sent = Hello { magic: MAGIC, version: VERSION, kind, bare: 3, pool_start: 5, pool_len };
         let got = Hello::from_bytes(&sent.to_bytes()).unwrap();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taking_of_a_place_is_told_from_the_next() {
+    fn each_use_of_a_call_slot_has_another_state_word() {
         let first = State(0).taken();
         let made = first.at(CALL_MADE);
         let answered = made.answered(110);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_lies_inside_the_table() {
+    fn the_first_index_of_a_pinned_page_lies_inside_the_table() {
         for vpn in [0, 1, 0x7_ffff_ffff, u64::MAX] {
             assert!(pinned_home(vpn) < PINNED_MAX);
         }

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_the_parts_come_to() {
+    fn the_table_has_the_sum_of_the_parts() {
         let text = text(&[example(), example()]);
         assert!(text.contains("| all parts | 3.050 | 0.938 |"), "{text}");
         assert!(text.contains("that the load timed: 1.100"), "{text}");

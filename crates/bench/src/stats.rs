@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_without_end_is_the_longest() {
+    fn a_round_that_timed_out_counts_as_the_longest() {
         let most = Summary::of(&[f64::INFINITY, 2.0, 1.0, 3.0, f64::INFINITY]).unwrap();
         assert_eq!((most.median, most.q3), (3.0, f64::INFINITY));
         let two = Summary::of(&[f64::INFINITY, 2.0]).unwrap();
@@ -151,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn means_of_ratios() {
+    fn the_mean_of_ratios_is_geometric() {
         assert!((geometric_mean(&[0.5, 2.0, 8.0]).unwrap() - 2.0).abs() < 1e-9);
         assert_eq!(geometric_mean(&[]), None);
     }
 
     #[test]
-    fn pairs_leave_out_what_did_not_end() {
+    fn pairs_leave_out_rounds_that_did_not_end() {
         let ratios = pairs(&[2.0, f64::INFINITY, 6.0], &[1.0, 1.0, 2.0]).unwrap();
         assert_eq!((ratios.low, ratios.high), (2.0, 3.0));
         assert_eq!(pairs(&[f64::INFINITY], &[1.0]), None);

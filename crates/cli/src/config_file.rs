@@ -312,7 +312,7 @@ gen.min_ttl_ms = 1000
 ";
 
     #[test]
-    fn what_was_typed_is_before_a_profile_and_that_before_the_rest() {
+    fn typed_options_override_a_profile_and_a_profile_overrides_the_rest() {
         let general = with(FILE, "").unwrap();
         assert_eq!(general.memory_max.as_deref(), Some("1G"));
         assert_eq!(general.swap.as_deref(), Some("ram:64M,file"));
@@ -330,7 +330,7 @@ gen.min_ttl_ms = 1000
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line_and_what_to_write() {
+    fn a_mistake_is_reported_with_its_line_and_a_correction() {
         for (text, told) in [
             (
                 "\nmemory_max = '1G'",
@@ -395,7 +395,7 @@ gen.min_ttl_ms = 1000
 
     /// Shows that the example file has every key and that all of it is valid.
     #[test]
-    fn the_example_is_taken_and_has_every_key() {
+    fn the_example_file_is_valid_and_has_every_key() {
         let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ebb.toml"));
         let text = std::fs::read_to_string(&path).unwrap();
         let given = |key: &str| {

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_for_each_check_with_what_follows_and_the_fix() {
+    fn each_check_is_one_line_with_its_consequence_and_its_fix() {
         let mut checks = sample();
         let lines = text(&checks);
         let lines: Vec<&str> = lines.lines().collect();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_required_stops_a_run() {
+    fn only_a_missing_requirement_stops_a_run() {
         let mut checks = sample();
         assert!(can_run(&checks));
         checks[1].required = true;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form_agrees_with_the_long_one() {
+    fn the_reason_against_a_run_agrees_with_the_checks() {
         let reason = why_not();
         assert_eq!(why_not(), reason);
         if reason.is_some() {

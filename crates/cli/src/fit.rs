@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_size_keeps_it_none_is_told() {
+    fn no_size_is_reported_where_none_keeps_the_slowdown() {
         let (size, runs) = found(|_| 1_000_000, 1e-3, 0.05);
         assert_eq!(size, None);
         assert!(runs <= 12);

@@ -339,7 +339,7 @@ mod tests {
 
     /// Shows that a run leaves no folder behind: the agent's image is removed, too.
     #[test]
-    fn nothing_is_left_of_a_folder() {
+    fn a_run_leaves_no_folder_behind() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = Folder::create_in(place.path(), std::process::id()).expect("it can be made");
         let path = folder.path.clone();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn places_where_others_can_replace_a_folder_are_not_used() {
+    fn directories_where_others_can_replace_a_folder_are_not_used() {
         const FOLDER: u32 = 0o040_000;
         assert!(is_safe(FOLDER | 0o1777, 0), "/tmp");
         assert!(is_safe(FOLDER | 0o700, 1000));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_others_cannot_reach_is_told_apart() {
+    fn a_folder_that_other_users_cannot_reach_is_recognized() {
         // TMPDIR may lie in a directory that other users cannot reach.
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let inner = folder.path().join("inner");

@@ -90,7 +90,7 @@ mod tests {
     const STAT: &str = "nr_free_pages 64\nebb_file_bytes 4096\npgfault 7\nnr_written 3\n";
 
     #[test]
-    fn figures_are_an_object() {
+    fn figures_become_one_json_object() {
         let text = json(STAT);
         assert_eq!(
             text,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_gauges_and_what_grows_is_counted() {
+    fn levels_are_gauges_and_growing_figures_are_counters() {
         let pressure = "some avg10=0.00 total=1500000\nfull avg10=0.00 total=0\n";
         let faults = r#"{"waited_ns":2500000000,"kinds":[{"kind":"file","count":9,"stages":{}}]}"#;
         let text = openmetrics(7, STAT, pressure, faults).unwrap();

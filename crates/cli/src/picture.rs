@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_is_read_from_what_the_pager_says() {
+    fn a_sample_is_read_from_the_figures_of_the_pager() {
         let stat = "nr_anon_pages 512\nebb_nr_limit 1024\nebb_ram_pages 256\nebb_ram_bytes 9\nebb_file_pages 0\n";
         let pressure =
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500\nfull avg10=0.00 total=7\n";
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_has_what_there_was() {
+    fn the_picture_shows_the_samples_of_the_run() {
         let mut picture = Picture::default();
         for n in 0..3 {
             let [n, up] = [f64::from(n), f64::from(n) * 30.0];

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_with_a_program_brings_the_agent() {
+    fn the_dynamic_loader_counts_as_a_program_that_loads_the_agent() {
         let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
         assert_eq!(check(loader, 0), Ok(Kind::Loaded));
     }

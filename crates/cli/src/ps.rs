@@ -128,7 +128,7 @@ mod tests {
     use super::{Run, table};
 
     #[test]
-    fn a_run_is_a_line_whatever_is_missing() {
+    fn a_run_is_one_line_even_if_figures_are_missing() {
         let stat = "nr_anon_pages 256\nebb_nr_limit 65536\nebb_file_pages 512\nodd\n";
         let run = Run::of(42, stat, "some avg10=4.52 avg60=0.81\n", "sleep 5".into());
         assert_eq!(run.pressure_some_percent, 4.52);

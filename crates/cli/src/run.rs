@@ -757,7 +757,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_of_a_run_around_this_one_is_not_loaded_beside_its_own() {
+    fn the_agent_of_an_outer_run_is_not_preloaded_in_an_inner_run() {
         let agent = Path::new("/tmp/ebb-2/agent.so");
         let list = |others: &str, around| preload_list(agent, OsStr::new(others), around);
         assert_eq!(list("", None), "/tmp/ebb-2/agent.so");
@@ -770,7 +770,7 @@ mod tests {
     /// Shows that EAGAIN from fork is reported as a limit of processes and not as a program that
     /// cannot be executed.
     #[test]
-    fn one_process_too_many_is_told_as_that() {
+    fn a_fork_beyond_the_process_limit_is_reported_as_such() {
         let refused =
             |errno| not_started(Path::new("/bin/p"), &std::io::Error::from_raw_os_error(errno));
         let (status, text) = refused(rustix::io::Errno::AGAIN.raw_os_error());

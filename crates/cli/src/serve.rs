@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_of_this_machine_alone_unless_an_address_is_written_out() {
+    fn a_port_without_an_address_is_on_the_loopback_interface() {
         for text in ["9464", ":9464", "127.0.0.1:9464"] {
             assert_eq!(address(text), Ok(([127, 0, 0, 1], 9464).into()), "{text}");
         }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_answered_with_a_status() {
+    fn bad_requests_are_answered_with_an_http_status() {
         let get = |path: &str| Heard::Asked { path: path.into(), with_body: true };
         assert_eq!(understood(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), get("/metrics"));
         assert_eq!(understood(b"GET /metrics HTTP/1.1\r\nHost"), Heard::Nothing);

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_become_requests_in_bytes() {
+    fn sizes_in_settings_are_sent_in_bytes() {
         let [limits, reclaim] =
             of("memory.reclaim=1M memory.max=25% memory.high=max tier.ram=64k").unwrap();
         assert_eq!(limits, "memory.max=268435456 memory.high=max tier.ram=65536 ");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_the_wrong_setting() {
         for (words, named) in [
             ("memory.max", "'memory.max'"),
             ("memory.max=lots", "'lots'"),

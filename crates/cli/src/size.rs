@@ -39,7 +39,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn every_form_of_size() {
+    fn every_form_of_a_size_is_parsed() {
         let total = 1000 << 20;
         for (text, bytes) in [
             ("4096", 4096),
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_says_why() {
+    fn the_error_of_a_wrong_size_names_it_and_shows_a_right_one() {
         for text in ["", "M", "12Q", "-5M", "101%", "1.2.3M", "12 M", "12MB", "99999999999999T"] {
             let error = parse(text, 1 << 30).unwrap_err();
             assert!(error.contains(&format!("'{text}'")) && error.contains("256M"), "{error}");

@@ -304,7 +304,7 @@ mod tests {
     use super::{changes, with_time};
 
     #[test]
-    fn what_has_changed_is_told_with_its_rate() {
+    fn changed_figures_are_printed_with_their_rates() {
         let before = "pgfault 10\nnr_free_pages 9\nnr_anon_pages 5\n";
         let now = "pgfault 30\nnr_free_pages 4\nnr_anon_pages 5\nnew 2\n";
         let text = "pgfault 30 +10.0/s\nnr_free_pages 4 -2.5/s\nnew 2 +1.0/s\n";

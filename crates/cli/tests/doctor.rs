@@ -84,7 +84,7 @@ fn each_line_of_the_json_form_has_every_key() {
 }
 
 #[test]
-fn a_user_without_rights_is_told_what_is_missing_and_how_to_get_it() {
+fn the_doctor_names_missing_rights_and_how_to_get_them() {
     let public = Public::new("told");
     let output = as_nobody(&public, &["doctor"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));

@@ -11,7 +11,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_pen_is_seen_through() {
+    fn a_misspelt_key_finds_the_nearest_one() {
         assert_eq!(nearest("swapines", ["min_ttl", "swappiness", "swap"]), Some("swappiness"));
         assert_eq!(nearest("gne", ["lru", "gen"]), Some("gen"));
         assert_eq!(nearest("any", [""; 0]), None);

@@ -39,7 +39,7 @@ mod tests {
 
     /// Compares with the published sequence of seed 1234567.
     #[test]
-    fn the_numbers_are_splitmixs() {
+    fn the_random_numbers_are_those_of_splitmix64() {
         let mut random = Random(1_234_567);
         let published =
             [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_is_below_its_limit() {
+    fn drawn_numbers_are_below_their_limit() {
         let mut random = Random(1);
         assert!((0..1_000).all(|_| random.below(7) < 7));
         assert_eq!(random.below(0), 0);

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_address_space_are_ends() {
+    fn a_window_ends_at_the_ends_of_the_address_space() {
         let mut streams = Streams::new(32);
         counts(&mut streams, &[1]);
         let window = streams.miss(Vpn(0));

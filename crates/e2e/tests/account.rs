@@ -48,7 +48,7 @@ assert subprocess.run([sys.argv[1], "stat", "--format", "xml", "1"], capture_out
 "#;
 
 #[test]
-fn the_time_of_faults_is_told_by_kind_and_stage() {
+fn the_time_of_faults_is_reported_by_kind_and_stage() {
     let command = [OsStr::new("-c"), PASSES.as_ref(), ebb().as_ref(), OsStr::new("64")];
     let launch = Launch::new(need("/usr/bin/python3")).args(command).limit(40 * MIB);
     let outcome = launch.options("--report json --swap ram").run();
@@ -101,7 +101,7 @@ fn report_of(stderr: &str) -> String {
 
 /// Shows that the loss is reported with its parts. `./test measure account` measures their sum.
 #[test]
-fn what_a_run_lost_is_told_with_its_parts() {
+fn the_lost_time_of_a_run_is_reported_with_its_parts() {
     need_paging();
     let mut bench = Command::new(ebb());
     bench.args(["bench", "account", "--rounds", "1", "--json", "--accesses", "20000"]);

@@ -235,7 +235,7 @@ fn verify() -> Running {
 }
 
 #[test]
-fn the_limit_comes_down_and_memory_comes_back() {
+fn attach_brings_a_process_within_its_limit_and_detach_gives_its_memory_back() {
     let mut program = verify();
     let pid = program.pid();
     let threads = status_of(pid, "Threads:");
@@ -264,7 +264,7 @@ fn the_limit_comes_down_and_memory_comes_back() {
 /// Shows that memory that cannot leave at the attach leaves later. The limit must not stay where it
 /// was.
 #[test]
-fn a_limit_that_cannot_be_had_yet_is_had_later() {
+fn attach_reaches_its_limit_after_locked_memory_is_unlocked() {
     if !getuid().is_root() {
         skip("48 MiB are to be locked, which root may");
     }
@@ -300,7 +300,7 @@ print("wrong:", wrong or "none")
 /// Shows that data stay right while the program forks, starts threads and changes mappings during
 /// attaches and detaches.
 #[test]
-fn every_word_is_right_while_it_comes_and_goes() {
+fn every_word_is_right_through_repeated_attaches_and_detaches() {
     for (path, rounds) in [(program("torture"), 3), (static_program("torture"), 2)] {
         let mut program = Running::program(path, "0 6");
         let pid = program.pid();
@@ -321,7 +321,7 @@ fn every_word_is_right_while_it_comes_and_goes() {
 }
 
 #[test]
-fn static_programs_and_those_of_go_are_taken() {
+fn attach_pages_static_programs_and_programs_of_go() {
     let is_taken = |path: PathBuf, arguments: &str, limit: u64, line: &str| {
         let mut program = Running::program(path, arguments);
         let pid = program.pid();
@@ -344,7 +344,7 @@ fn static_programs_and_those_of_go_are_taken() {
 
 /// Shows that the process goes on with all of its memory, however the supervisor ends.
 #[test]
-fn it_is_given_back_whatever_ends() {
+fn an_attached_process_is_given_back_however_the_supervisor_ends() {
     let mut program = verify();
     let pid = program.pid();
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
@@ -366,7 +366,7 @@ fn it_is_given_back_whatever_ends() {
 /// Shows that a dead pager kills the attached program, as under `ebb run`, because its pages are
 /// lost.
 #[test]
-fn it_dies_with_the_pager_while_it_is_attached() {
+fn an_attached_process_dies_with_the_pager() {
     let mut program = verify();
     let pid = program.pid();
     let mut attached = Running::attach(pid, "--memory-max 24M");
@@ -417,7 +417,7 @@ fn an_agent_that_waits_for_the_pager_inside_the_kernel_ends_with_it() {
 /// Shows that `ebb attach` waits for a program that is still being loaded. Such a program has not
 /// yet mapped the library that identifies it. A FIFO in place of a library blocks the loader here.
 #[test]
-fn a_program_that_is_being_loaded_is_waited_for() {
+fn attach_waits_for_a_program_that_is_still_being_loaded() {
     let (_folder, library) = fifo();
     let attempt = || {
         let mut command = Command::new(program("verify"));
@@ -447,7 +447,7 @@ fn a_program_that_is_being_loaded_is_waited_for() {
 /// Shows that an attached process is given back and not killed when no more pages can be stored. It
 /// existed before the limit.
 #[test]
-fn it_is_given_back_when_nothing_more_can_be_stored() {
+fn an_attached_process_is_given_back_when_the_store_is_full() {
     // The program takes more memory until a file is there.
     const SCRIPT: &str = "
 import os, select, sys, zlib
@@ -482,7 +482,7 @@ print([zlib.crc32(part) for part in parts] == sums)
 /// Shows that children of the attached process are paged, too, though their environment does not
 /// name the pager.
 #[test]
-fn what_it_starts_is_paged() {
+fn children_of_an_attached_process_are_paged() {
     let (_folder, fifo) = fifo();
     let script = "read line < \"$0\"; \"$1\" 48 0; :";
     let mut command = Command::new("sh");
@@ -532,7 +532,7 @@ fn children_of(pid: u32) -> Vec<u32> {
 /// Shows that an attached server with forked workers keeps its shared data. The limit covers all of
 /// them.
 #[test]
-fn with_its_tree_what_it_had_started_before_is_paged_and_given_back() {
+fn attach_with_the_tree_option_pages_earlier_children_and_gives_them_back() {
     const SCRIPT: &str = "
 import os, select, sys, zlib
 common = bytearray(os.urandom(8 << 20))
@@ -579,7 +579,7 @@ print([os.wait()[1] for _ in range(3)], zlib.crc32(common) == is_now)
 /// Shows that a run below the attached process is left alone. Its program has an agent already, and
 /// its supervisor and pager are no programs.
 #[test]
-fn a_run_within_what_was_attached_to_is_left_alone() {
+fn a_run_below_an_attached_process_is_left_alone() {
     let (_folder, fifo) = fifo();
     let script = "read line < \"$0\"; \"$1\" run --memory-max 16M --quiet -- \"$2\" 24 0 5 1; :";
     let mut command = Command::new("sh");
@@ -644,7 +644,7 @@ fn is_stopped(pid: u32) -> bool {
 
 /// Shows that a server with clients keeps every key, and saves its data, meanwhile.
 #[test]
-fn redis_while_clients_write() {
+fn an_attached_redis_keeps_every_key_while_clients_write() {
     need("/usr/bin/redis-server");
     need("/usr/bin/redis-cli");
     let folder = tempfile::tempdir().expect("a folder");
@@ -690,7 +690,7 @@ signal.pause()
 "#;
 
 #[test]
-fn what_cannot_be_attached_to_is_refused_with_a_word_and_left_as_it_was() {
+fn an_impossible_attach_is_refused_with_a_reason_and_changes_nothing() {
     let refused = |pid: u32, options: &str, word: &str| {
         let mut attached = Running::attach(pid, options);
         assert_eq!(attached.end().code(), Some(125), "{}", attached.text());

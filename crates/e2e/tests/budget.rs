@@ -56,7 +56,7 @@ fn at_rest_a_tree_is_within_its_limit() {
 /// Shows that reclaim brings the tree back below `--memory-high`, though the limit is far and no
 /// process takes more.
 #[test]
-fn what_is_above_high_leaves() {
+fn reclaim_brings_an_idle_tree_below_memory_high() {
     let launch = Launch::program("process", "wait-for-signal 64").limit(96 * MIB);
     let mut run = launch.options("--memory-high 32M --report json").start();
     run.wait_for("ready");
@@ -70,7 +70,7 @@ fn what_is_above_high_leaves() {
 /// Shows that a run whose working set does not fit ends if a setting asks for an end instead of
 /// thrashing.
 #[test]
-fn a_working_set_that_does_not_fit_ends_the_run_where_that_is_wanted() {
+fn a_working_set_that_does_not_fit_ends_the_run_if_a_setting_asks_for_it() {
     let killed = Launch::program("hog", "96 3")
         .limit(48 * MIB)
         .options("--set gen.min_ttl_ms=3600000")

@@ -56,7 +56,7 @@ fn a_grandchild_joins_after_its_parents_have_ended() {
 /// memory has ended with the other process, and the fork is what makes the pager look for it.
 /// Readahead for it must not fill the limit with pages that cannot leave.
 #[test]
-fn who_goes_on_with_the_memory_of_a_process_that_has_ended_forks() {
+fn a_process_that_keeps_the_memory_of_an_ended_process_can_fork() {
     // Nothing of the 45 MiB can leave once their agent has ended, and a child reads some.
     for how in ["0", "1"] {
         let launch = Launch::program("children", "successor 48").arg(how).limit(72 * MIB);
@@ -99,7 +99,7 @@ fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
 /// Shows that call slots of killed callers are reused. If they stayed taken, no child could call
 /// when all are taken.
 #[test]
-fn places_of_callers_that_were_killed_are_taken_over() {
+fn call_slots_of_killed_callers_are_reused() {
     paged_as_root("dead-callers");
 }
 
@@ -168,7 +168,7 @@ fn a_fork_behind_a_filter_that_kills_runs_on() {
 /// Shows that a program is paged behind commands that set up another PID namespace, network,
 /// session, root or scheduling class.
 #[test]
-fn a_program_behind_another_that_starts_it_is_paged() {
+fn a_program_that_a_wrapper_command_starts_is_paged() {
     need_root();
     let verify = build::program("verify").display().to_string();
     let right = Launch::program("verify", "16 1").run().text();

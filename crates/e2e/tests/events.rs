@@ -66,7 +66,7 @@ fn has(file: &Path, text: &str) -> bool {
 }
 
 #[test]
-fn a_run_starts_has_another_limit_and_ends() {
+fn the_start_the_changed_limits_and_the_end_of_a_run_are_events() {
     let (_folder, file) = folder();
     let script = "import os, subprocess, sys\narea = os.urandom(24 << 20)\n\
                   ebb = [sys.argv[1], 'set', str(os.getpid())]\n\
@@ -107,7 +107,7 @@ fn a_run_that_is_out_of_memory_is_full_then_killed_then_ends() {
 }
 
 #[test]
-fn memory_that_is_not_managed_is_told_of_with_its_process() {
+fn unmanaged_memory_is_reported_with_its_process() {
     let (_folder, file) = folder();
     let fixed = foreign_program("verify").canonicalize().expect("it is built");
     let fixed = fixed.display().to_string();
@@ -132,7 +132,7 @@ fn memory_that_is_not_managed_is_told_of_with_its_process() {
 }
 
 #[test]
-fn a_run_that_thrashes_tells_what_would_be_enough() {
+fn a_thrashing_run_reports_the_memory_that_would_be_enough() {
     let (_folder, file) = folder();
     let options = format!("--swap file --inject slow-read=1ms@n1 {}", to(&file));
     let launch = Launch::program("touch", "48 1000000").limit(SMALL).options(&options);
@@ -151,7 +151,7 @@ fn a_run_that_thrashes_tells_what_would_be_enough() {
 /// Shows that the end of the supervisor or of the pager is reported, by the killed process or by
 /// the other one.
 #[test]
-fn the_end_of_the_front_or_of_the_pager_is_told() {
+fn the_end_of_the_supervisor_or_of_the_pager_is_reported() {
     for (which, why) in [("supervisor", "supervisor_ended"), ("pager", "pager_ended")] {
         let (_folder, file) = folder();
         let mut run = Launch::program("process", "wait-for-signal 16").limit(SMALL);
@@ -181,7 +181,7 @@ fn the_end_of_the_front_or_of_the_pager_is_told() {
 }
 
 #[test]
-fn a_full_disk_harms_nothing_and_is_said_once() {
+fn a_full_disk_for_events_harms_nothing_and_is_reported_once() {
     let script = "import os, subprocess, sys\n\
                   for size in '70M', '80M', '90M':\n\
                   \x20   subprocess.run([sys.argv[1], 'set', str(os.getpid()), f'memory.max={size}'], check=True)\n\
@@ -237,7 +237,7 @@ fn a_file_that_cannot_be_written_starts_nothing() {
 /// Shows that a run with `--exec` has its events, too. The supervisor there is no parent of the
 /// program, but must report its start and its end.
 #[test]
-fn a_program_that_takes_the_place_of_ebb_has_its_events_too() {
+fn a_run_with_exec_has_its_events_too() {
     need_paging();
     let (_folder, file) = folder();
     let words = format!("{} --exec --quiet --memory-max 64M", to(&file));

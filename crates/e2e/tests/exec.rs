@@ -133,7 +133,7 @@ fn expect_itself(run: Running, last: &str) -> Outcome {
 }
 
 #[test]
-fn the_program_has_the_number_that_was_started_and_no_child() {
+fn the_program_has_the_process_number_that_was_started_and_no_child() {
     let launch = python(ITSELF).limit(24 * MIB).options("--exec --quiet");
     let outcome = expect_itself(launch.start(), "well");
     outcome.expect_silence();
@@ -143,7 +143,7 @@ fn the_program_has_the_number_that_was_started_and_no_child() {
 /// Shows that a program that adopts orphans gets neither supervisor nor pager, and still adopts
 /// orphans.
 #[test]
-fn a_program_that_adopts_orphans_does_not_get_ebbs() {
+fn a_program_that_adopts_orphans_gets_no_processes_of_ebb() {
     need_paging();
     let adopt = format!(
         "import ctypes, os, sys\nctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\nos.execv({0:?}, [{0:?}, *sys.argv[1:]])",
@@ -191,7 +191,7 @@ fn the_status_is_the_programs_own_and_the_report_has_it() {
 /// Shows that directory, umask, priority, descriptors, signal masks and dispositions, limits,
 /// credentials and name stay.
 #[test]
-fn the_surroundings_stay() {
+fn the_process_attributes_stay() {
     let launch = Launch::program("process", "surroundings").args(["-x", "--", "", "a b", "*"]);
     let seen = |outcome: Outcome| -> Vec<String> {
         let text = outcome.expect_code(0).text();
@@ -253,7 +253,7 @@ fn nothing_outlives_a_program_that_is_killed() {
 
 /// Shows that the program dies with the supervisor or the pager, and has never read a wrong byte.
 #[test]
-fn the_program_dies_with_ebb_and_is_told_of() {
+fn the_program_dies_with_ebb_and_its_end_is_reported() {
     for round in 0..8 {
         let launch = Launch::program("torture", &format!("0 {round}")).limit(24 * MIB);
         let mut run = launch.options("--exec").start();
@@ -405,7 +405,7 @@ fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
 }
 
 #[test]
-fn a_program_that_runs_out_of_memory_is_told_on_standard_error() {
+fn out_of_memory_is_reported_on_standard_error() {
     let launch = Launch::program("verify", "48 1 5 1").limit(SMALL);
     let run = launch.options("--exec --swap ram:1M").start();
     let outcome = run.finish();
@@ -414,7 +414,7 @@ fn a_program_that_runs_out_of_memory_is_told_on_standard_error() {
 }
 
 #[test]
-fn the_number_in_a_pid_file_is_the_one_that_was_started() {
+fn a_pid_file_has_the_process_number_that_was_started() {
     need_paging();
     need("/usr/bin/redis-server");
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -464,14 +464,14 @@ print("well")
 "#;
 
 #[test]
-fn a_service_manager_is_told_that_the_program_is_ready() {
+fn a_service_manager_is_notified_that_the_program_is_ready() {
     need_paging();
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     python(READY).arg(folder.path().join("notify")).run().expect_line("well");
 }
 
 #[test]
-fn an_ordinary_users_program_has_its_number_too() {
+fn the_program_of_an_ordinary_user_has_the_process_number_too() {
     if !getuid().is_root() {
         skip("it makes a user account, which only root may");
     }
@@ -505,7 +505,7 @@ fn an_ordinary_users_program_has_its_number_too() {
 /// Shows that a job of the shell from before its exec does not belong to the program. Nothing waits
 /// for it.
 #[test]
-fn children_from_before_are_none_of_the_run() {
+fn children_from_before_the_exec_are_not_part_of_the_run() {
     need_paging();
     let (folder, fifo) = fifo();
     let file = folder.path().join("report");
@@ -556,7 +556,7 @@ fn a_run_inside_a_run() {
 }
 
 #[test]
-fn what_cannot_be_executed_leaves_nothing() {
+fn a_program_that_cannot_be_executed_leaves_nothing_behind() {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder");
     // The kernel looks for the loader that the program names.
     let bytes = fs::read("/bin/true").expect("a program");
@@ -583,7 +583,7 @@ fn what_cannot_be_executed_leaves_nothing() {
 /// Shows that a foreign process of another user does not delay the end of root's run. That process
 /// has put the run's socket into its own environment.
 #[test]
-fn who_is_not_of_the_run_does_not_hold_up_its_end() {
+fn a_foreign_process_of_another_user_does_not_delay_the_end_of_a_run() {
     let account = Account::new();
     let report = account.path("report");
     let (_folder, gate) = fifo();

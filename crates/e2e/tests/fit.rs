@@ -60,7 +60,7 @@ fn the_limit_that_is_found_was_run_and_keeps_the_slowdown() {
 }
 
 #[test]
-fn what_cannot_be_fitted_says_why() {
+fn a_fit_that_cannot_run_says_why() {
     for (words, why) in [
         (&["fit"][..], "no program; write: ebb fit -- PROGRAM"),
         (

@@ -41,7 +41,7 @@ fn is_paged(launch: &Launch, code: i32) {
 }
 
 #[test]
-fn every_word_is_right_of_programs_that_lie_where_they_like() {
+fn every_word_is_right_in_static_programs_at_any_address() {
     for program in [static_program("verify"), static_pie_program("verify")] {
         let outcome = verify(program.display().to_string());
         outcome.expect_code(0);
@@ -62,7 +62,7 @@ fn threads_that_verify_while_the_address_space_changes() {
 /// descriptor of a thread that was off the CPU (rseq). This write loads the page just in time, so
 /// rseq is off here.
 #[test]
-fn threads_are_joined_whose_descriptors_nobody_tells_of() {
+fn threads_are_joined_without_a_hook_for_their_descriptors() {
     let launch = Launch::new(static_program("threads")).args(["bare-exit", "24"]).limit(TINY);
     launch.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").run().expect_line("bare-exit: ok");
     case("threads", "threads 24 6");
@@ -91,7 +91,7 @@ fn a_stopped_child_holds_up_nobody() {
 }
 
 #[test]
-fn one_that_a_script_starts_is_paged() {
+fn a_program_that_a_script_starts_is_paged() {
     let script = "\"$0\" wait-for-signal 24; true";
     is_paged(&Launch::new("sh").args(["-c", script]).arg(static_program("process")), 0);
 }
@@ -99,7 +99,7 @@ fn one_that_a_script_starts_is_paged() {
 /// Shows that a program of another C library is refused, because Ebb cannot know which words its
 /// threads clear at their end.
 #[test]
-fn one_of_another_library_is_refused() {
+fn a_program_of_another_c_library_is_refused() {
     let outcome = verify(foreign_program("verify").display().to_string());
     outcome.expect_code(126);
     assert!(outcome.stderr.contains("neither against glibc nor of Go alone"), "{}", outcome.stderr);

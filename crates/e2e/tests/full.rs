@@ -51,7 +51,7 @@ fn ends_with_the_message(case: &str, swap: &str) -> Outcome {
 const TINY: [&str; 2] = ["ram:4M", "file:/dev/shm:4M"];
 
 #[test]
-fn one_process_or_many_that_wait_in_vain_end_with_the_message() {
+fn one_process_or_many_without_progress_end_with_the_message() {
     for swap in TINY {
         for case in ["alone", "threads 8", "heap", "children 12"] {
             ends_with_the_message(case, swap);
@@ -86,7 +86,7 @@ print(subprocess.run(command, stderr=writes).returncode)
 /// Shows that a program that locks too much memory ends with the message. Locked pages cannot be
 /// stored, and the kernel fills their areas and waits for each page.
 #[test]
-fn who_locks_more_than_there_may_be_ends_with_the_message() {
+fn a_program_that_locks_more_than_the_limit_ends_with_the_message() {
     if !getuid().is_root() {
         skip("it locks 16 MiB, which root may");
     }
@@ -96,7 +96,7 @@ fn who_locks_more_than_there_may_be_ends_with_the_message() {
 /// Shows that constant forks do not delay the end. The pager must not wait for children that have
 /// yet to join, and dropping shared pages must not count as progress.
 #[test]
-fn births_all_the_time_do_not_put_off_the_end() {
+fn constant_forks_do_not_put_off_the_end() {
     for case in ["births 64", "turnover 2"] {
         ends_with_the_message(case, "ram:4M");
     }
@@ -106,7 +106,7 @@ fn births_all_the_time_do_not_put_off_the_end() {
 /// second or of ten seconds. Their memory is overcommitted to the other processes, which wait for
 /// the store and not for them.
 #[test]
-fn beside_stopped_processes_the_end_comes() {
+fn stopped_processes_do_not_put_off_the_end() {
     for case in ["stopped-relative 12", "stopped-others 1", "stopped-others 20", "traced"] {
         ends_with_the_message(case, "ram:4M");
     }
@@ -116,7 +116,7 @@ fn beside_stopped_processes_the_end_comes() {
 /// Shows that a stopped process is never killed for being stopped. A wait that was under way at the
 /// stop no longer counts.
 #[test]
-fn a_hungry_program_that_is_stopped_is_not_killed_for_it() {
+fn a_memory_stalled_program_is_not_killed_for_being_stopped() {
     let mut runs = ["file", "ram,file"].map(|swap| {
         let launch = Launch::program("verify", "48 0").limit(16 * MIB);
         launch.options(&format!("--report json --swap {swap}")).start()
@@ -179,7 +179,7 @@ fn expect_out_of_memory(outcome: &Outcome, why: &str) {
 /// Shows that moving pages to standby and back does not count as progress. Otherwise the run never
 /// ends.
 #[test]
-fn what_only_cools_is_no_progress() {
+fn moves_to_standby_and_back_are_no_progress() {
     let outcome = pages(12_000, 1).limit(30 * MIB).options("--swap ram").run();
     expect_out_of_memory(&outcome, "do not compress");
 }
@@ -193,7 +193,7 @@ fn compressed_memory_grows_as_far_as_it_pays() {
 
 /// Shows that compressible pages leave first when incompressible pages wait to leave, too.
 #[test]
-fn what_does_not_compress_stays_and_the_rest_leaves() {
+fn compressible_pages_leave_before_incompressible_ones() {
     let outcome = pages(8_000, 0).limit(26 * MIB).options("--swap ram").run();
     outcome.expect_line("kept 8000");
 }

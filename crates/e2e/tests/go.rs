@@ -34,7 +34,7 @@ fn cache() -> PathBuf {
 const OUT: u64 = 10 << 8;
 
 #[test]
-fn one_that_a_script_starts_is_paged() {
+fn a_program_that_a_script_starts_is_paged() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("script");
     fs::write(&script, format!("#!/bin/sh\n'{}' waits 24 paged\n", work())).expect("a script");
@@ -51,7 +51,7 @@ fn one_that_a_script_starts_is_paged() {
 /// program that comes meanwhile, or is met before its exec, must not stay without. `./test measure
 /// go` measures the number with an agent.
 #[test]
-fn more_than_are_given_the_agent_at_a_time_end_well() {
+fn more_programs_than_get_the_agent_at_a_time_end_well() {
     let script = format!("{} wait", "\"$0\" waits 1 & ".repeat(24));
     let launch = Launch::new("sh").args(["-c", &script, &work()]).limit(128 << 20);
     let outcome = launch.run();
@@ -60,7 +60,7 @@ fn more_than_are_given_the_agent_at_a_time_end_well() {
 }
 
 #[test]
-fn one_that_takes_the_place_of_ebb_is_paged() {
+fn a_go_program_is_paged_with_exec() {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report").display().to_string();
     let options = format!("--exec --report json --report-file {report}");
@@ -129,17 +129,17 @@ fn goroutines_fill_memory_and_collect_garbage() {
 }
 
 #[test]
-fn signals_come_while_pages_do() {
+fn signals_reach_a_go_program_while_its_pages_move() {
     case("signals");
 }
 
 #[test]
-fn threads_that_end_are_let_go() {
+fn threads_of_go_end_while_their_pages_move() {
     case("threads");
 }
 
 #[test]
-fn what_the_runtime_gives_back_is_gone() {
+fn memory_that_the_go_runtime_gives_back_can_be_used_again() {
     case("gives-back");
 }
 
@@ -159,13 +159,13 @@ fn a_server_and_its_clients() {
 }
 
 #[test]
-fn it_is_let_go_as_it_was_started() {
+fn a_go_program_is_let_go_as_it_was_started() {
     case("bare");
 }
 
 /// Shows that a position-independent program, which has a loader, loads the agent itself.
 #[test]
-fn one_that_lies_anywhere_in_memory() {
+fn a_position_independent_go_program_loads_the_agent_itself() {
     need_go();
     let program = go_program("go-little-pie", "./little", &["-buildmode=pie"]);
     let launch = Launch::new(program.display().to_string()).limit(TINY);
@@ -176,7 +176,7 @@ fn one_that_lies_anywhere_in_memory() {
 
 /// Shows that Go's compiler writes an identical object file in a third of its memory.
 #[test]
-fn gos_own_compiler() {
+fn the_go_compiler_writes_the_same_object_file_in_a_third_of_its_memory() {
     need_go();
     let folder = tempfile::tempdir().expect("a folder");
     let source = folder.path().join("big.go");
@@ -207,7 +207,7 @@ fn gos_own_compiler() {
 /// Shows that a program traced by another process runs without an agent, unpaged, and that Ebb
 /// reports it.
 #[test]
-fn one_that_is_traced_already_runs_without_an_agent() {
+fn a_program_that_is_traced_already_runs_without_an_agent() {
     need("/usr/bin/strace");
     let words = ["-f", "-o", "/dev/null", &ebb().display().to_string(), "run", "--memory-max"];
     let program = work();
@@ -219,7 +219,7 @@ fn one_that_is_traced_already_runs_without_an_agent() {
 }
 
 #[test]
-fn how_it_ends_is_told() {
+fn the_status_and_the_message_of_a_failing_go_program_are_passed_on() {
     let program = work();
     let nothing = Launch::new(&program).limit(TINY).run();
     nothing.expect_code(1);
@@ -228,7 +228,7 @@ fn how_it_ends_is_told() {
 
 /// Shows that a program with C code and glibc's threads is paged.
 #[test]
-fn one_with_c_in_it_is_paged() {
+fn a_go_program_with_c_code_is_paged() {
     need_go();
     let folder = tempfile::tempdir().expect("a folder");
     for file in ["go.mod", "main.go"] {

@@ -114,7 +114,7 @@ fn the_environment_stays() {
 /// Shows that a preloaded library of the user still sees the program's calls, as a recorder of
 /// builds needs. The agent must come behind it.
 #[test]
-fn a_library_of_the_users_sees_what_the_program_calls() {
+fn a_preloaded_library_of_the_user_sees_the_calls_of_the_program() {
     let (_folder, library) = build::library_to_preload("before");
     let launch = Launch::program("process", "passed-on").env("LD_PRELOAD", library);
     let plain = launch.run();
@@ -127,7 +127,7 @@ fn a_library_of_the_users_sees_what_the_program_calls() {
 /// Shows that directory, umask, priority, descriptors, signal masks and dispositions, credentials
 /// and name stay.
 #[test]
-fn the_surroundings_stay() {
+fn the_process_attributes_stay() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let launch = Launch::program("process", "surroundings").args(["-x", "--", "", "a b", "*"]);
     let launch = launch.directory(folder.path());
@@ -230,7 +230,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_run_tells_its_figures_while_it_lasts() {
+fn a_run_reports_its_figures_while_it_lasts() {
     // A run that gets no CPU may be late.
     let script = "until \"$0\" stat $$ 2>/dev/null; do :; done; \
                   while said=$(\"$0\" stat 1 2>&1 >&3); code=$?; \
@@ -397,7 +397,7 @@ print(done.stdout, end="")
 "#;
 
 #[test]
-fn time_lost_for_memory_is_told_as_the_kernel_tells_it() {
+fn memory_pressure_is_reported_as_the_kernel_reports_it() {
     let pressure = |mib: &str, what: &str| {
         let command = [OsStr::new("-c"), PRESSURE.as_ref(), ebb().as_ref()];
         let launch = Launch::new(need(PYTHON)).args(command).args([mib, what]).limit(48 * MIB);
@@ -582,7 +582,7 @@ fn right_answer() -> String {
 /// Shows that an ordinary user gets a working run, or a message about how to get the right to
 /// handle faults.
 #[test]
-fn an_ordinary_user_gets_an_answer() {
+fn an_ordinary_user_gets_a_run_or_a_message() {
     need_root();
     need("/usr/bin/setpriv");
     let outcome = verify_through(&NOBODY);

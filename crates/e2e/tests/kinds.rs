@@ -40,7 +40,7 @@ fn need_guards() {
 
 /// Shows that readahead puts no pages over guards. Otherwise one pass loses 49 of 64 guards.
 #[test]
-fn guards_in_fresh_memory_are_not_read_ahead_over() {
+fn readahead_leaves_guard_regions_in_fresh_memory_alone() {
     need_guards();
     case("guards");
     case("guards instruction");
@@ -48,7 +48,7 @@ fn guards_in_fresh_memory_are_not_read_ahead_over() {
 
 /// Shows that look-around and loads put no pages over guards where stored pages lie under them.
 #[test]
-fn guards_over_stored_pages_hold_and_leave_zeros() {
+fn guard_regions_over_stored_pages_hold_and_leave_zeros() {
     need_guards();
     case("guards-over-data");
     case("guards-over-data process");
@@ -57,7 +57,7 @@ fn guards_over_stored_pages_hold_and_leave_zeros() {
 /// Shows that guards hold that are installed by a raw system call. The agent does not see the call,
 /// so the pager reads the page map.
 #[test]
-fn guards_put_there_by_an_instruction_of_ones_own_hold() {
+fn guard_regions_installed_by_a_raw_system_call_hold() {
     need_guards();
     case("guards-over-data instruction");
 }
@@ -167,7 +167,7 @@ fn huge_pages_are_left_alone() {
 }
 
 #[test]
-fn other_kinds_put_over_memory_that_is_out() {
+fn mappings_of_other_kinds_replace_stored_memory() {
     case_in(SMALL, "put-over");
 }
 
@@ -183,7 +183,7 @@ fn advice_of_every_kind() {
 }
 
 #[test]
-fn memory_that_is_filled_before_it_is_touched() {
+fn memory_is_populated_before_its_first_access() {
     case("filled-ahead");
 }
 
@@ -202,12 +202,12 @@ fn private_memory_of_the_zero_device() {
 /// Shows that a code area without accesses takes no memory. Code cannot leave once it is present,
 /// so filling it on creation ends the run.
 #[test]
-fn code_that_nobody_has_touched_takes_no_memory() {
+fn code_without_accesses_takes_no_memory() {
     case("code");
 }
 
 #[test]
-fn some_pages_locked_and_some_as_they_come() {
+fn some_pages_are_locked_at_once_and_some_on_fault() {
     case("locked");
 }
 
@@ -222,7 +222,7 @@ fn references_cleared_and_memory_bound_to_a_node() {
 }
 
 #[test]
-fn a_signal_arrives_on_a_stack_that_is_out() {
+fn a_signal_arrives_on_a_stack_whose_pages_are_stored() {
     case("signal-stack");
 }
 

@@ -174,7 +174,7 @@ fn shared_memory_and_private_file_pages() {
 }
 
 #[test]
-fn threads_that_wait_on_pages_that_left() {
+fn threads_wait_on_locks_in_stored_pages() {
     case("waiters 16");
 }
 
@@ -217,7 +217,7 @@ fn a_handler_of_signals_that_moves_memory() {
 /// Shows that areas without any announcement are all found, even beside busy programs. Otherwise
 /// one run in twenty ends as out of memory there.
 #[test]
-fn areas_that_nobody_announces_are_found_all() {
+fn all_areas_without_an_announcement_are_found() {
     for _ in 0..3 {
         Launch::program("memory", "unheard 8 64 64").limit(SMALL).run().expect_line("unheard: ok");
     }

@@ -136,7 +136,7 @@ fn the_figures_are_served_while_the_run_lasts_and_nothing_else_is() {
 /// that do not read. The next client gets its answer, the run goes on, and the number of
 /// connections is bounded.
 #[test]
-fn who_connects_and_means_no_good_harms_nobody() {
+fn hostile_connections_do_no_harm() {
     let program = Program::start();
     let at = &program.at;
     let mut held = Vec::new();
@@ -184,7 +184,7 @@ fn the_program_has_no_socket_and_its_output_ends_with_it() {
 }
 
 #[test]
-fn an_address_that_will_not_do_starts_nothing() {
+fn a_run_with_a_bad_metrics_address_starts_nothing() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("its address").to_string();
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");

@@ -243,7 +243,7 @@ fn shells_complete_commands_and_options() {
 
 /// Shows that the command line of the unit is a run that works.
 #[test]
-fn the_example_of_a_unit_is_one() {
+fn the_command_of_the_example_unit_is_a_run_that_works() {
     let unit = root().join("packaging/example.service");
     let words = fs::read_to_string(&unit).expect("the unit");
     let line = words
@@ -263,7 +263,7 @@ fn the_example_of_a_unit_is_one() {
 
 /// Shows that the service manager accepts the unit.
 #[test]
-fn the_example_of_a_unit_is_taken() {
+fn the_service_manager_accepts_the_example_unit() {
     let analyze = need("/usr/bin/systemd-analyze");
     let words = fs::read_to_string(root().join("packaging/example.service")).expect("the unit");
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");

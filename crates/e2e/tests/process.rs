@@ -64,14 +64,14 @@ fn a_child_that_is_to_be_traced_like_its_parent_goes_on() {
 /// Shows that a process frozen during a move does not block others. It must not keep the right to
 /// change areas until the freezer lets it go.
 #[test]
-fn who_is_held_while_it_moves_memory_holds_up_nobody() {
+fn a_process_frozen_while_it_moves_memory_blocks_no_other() {
     case("moves-untold 3000");
 }
 
 /// Shows that a freeze is invisible to a waiting call. No call may fail with EINTR or return a part
 /// without a signal.
 #[test]
-fn who_is_held_while_it_waits_does_not_notice() {
+fn a_call_that_waits_does_not_notice_the_freezer() {
     if ebb_sys::cgroup::may_be_used_up() {
         skip("a control group limits CPU time: who runs is not held");
     }
@@ -182,7 +182,7 @@ fn exec_from_a_thread() {
 /// program relies on the lowest free number, and after closing all others the agent must not close
 /// its files.
 #[test]
-fn a_program_counts_on_its_descriptors_while_memory_moves() {
+fn the_agent_takes_no_descriptor_of_the_program_while_memory_moves() {
     case_of("threads", "lowest-descriptor 16");
 }
 
@@ -225,7 +225,7 @@ fn forty_short_children() {
 /// Shows that a child killed while it joins causes no message. Its connection, its address space or
 /// its PID may be gone when the pager asks.
 #[test]
-fn a_child_that_is_killed_while_it_joins_is_no_news() {
+fn a_child_that_is_killed_while_it_joins_causes_no_message() {
     let script = r#"
 import os, select, signal
 for turn in range(60):
@@ -319,7 +319,7 @@ fn threads_of_a_library_that_begins_before_the_agent() {
 
 /// Shows that pages that must stay are reported if there is no room to note them.
 #[test]
-fn more_pages_that_must_stay_than_can_be_noted() {
+fn pages_that_must_stay_are_reported_if_there_is_no_room_to_note_them() {
     let launch = Launch::program("threads", "pins 9000").limit(80 * MIB);
     eventually("a report of them", || {
         let outcome = launch.run();

@@ -221,7 +221,7 @@ fn a_server_that_pauses_only_costs_time() {
 /// Shows that a pager stopped during a wait for an answer waits on. A receive with a time limit
 /// ends with EINTR when its thread is stopped and continued, as job control and freezers do.
 #[test]
-fn who_is_stopped_while_it_waits_for_an_answer_waits_on() {
+fn a_pager_stopped_while_it_waits_for_an_answer_waits_on() {
     let (server, cluster) = (Redis::start(&[]), Cluster::start());
     let right = plainly("verify", VERIFY);
     for swap in [server.patient_url(), cluster.url()] {
@@ -253,7 +253,7 @@ fn who_is_stopped_while_it_waits_for_an_answer_waits_on() {
 
 /// Shows that a server that comes back empty kills the program when it needs a lost page.
 #[test]
-fn a_server_that_comes_back_empty_kills_who_needs_its_pages() {
+fn a_server_that_comes_back_empty_kills_the_program_that_needs_its_pages() {
     for encrypt in ["remote", "none"] {
         let mut server = Redis::start(&[]);
         let waiting = Waiting::start(&format!("{} --encrypt {encrypt}", server.patient_url()));
@@ -288,7 +288,7 @@ fn a_server_that_stays_away_is_given_up() {
 }
 
 #[test]
-fn something_else_under_a_key_is_noticed() {
+fn a_damaged_value_under_a_key_is_noticed() {
     // Damages all pages but not the key of the run. Returns the number of pages.
     const DAMAGE: &str = "local keys = redis.call('keys', '*{*'); \
         for _, key in ipairs(keys) do redis.call('setrange', key, 99, '##') end; return #keys";
@@ -368,7 +368,7 @@ fn a_cluster_loses_nothing_when_a_master_dies() {
 }
 
 #[test]
-fn what_will_not_do_starts_nothing() {
+fn a_run_with_a_bad_remote_tier_starts_nothing() {
     let server = Redis::start(&["--requirepass", "sesame"]);
     let drops = Redis::start(&["--maxmemory-policy", "allkeys-random"]);
     let address = server.address();

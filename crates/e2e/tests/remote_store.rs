@@ -141,7 +141,7 @@ fn a_failed_read_of_several_pages_is_made_page_by_page() {
 }
 
 #[test]
-fn what_is_there_is_not_what_was_written() {
+fn pages_on_a_server_are_encrypted_unless_that_is_switched_off() {
     let server = Redis::start(&[]);
     let text = || {
         let keys = server.keys();
@@ -269,7 +269,7 @@ fn a_full_tier_is_full_and_says_so() {
 }
 
 #[test]
-fn a_limit_is_kept_and_what_is_let_go_makes_room() {
+fn a_tier_keeps_its_limit_and_removed_pages_make_room() {
     let server = Redis::start(&[]);
     let store = open(&format!("{}:512K", server.patient_url()), Encrypt::Remote);
     let results = try_put(&store, &pages(0..192));
@@ -287,7 +287,7 @@ fn a_limit_is_kept_and_what_is_let_go_makes_room() {
 }
 
 #[test]
-fn servers_that_will_not_do_are_refused_with_advice() {
+fn unsuitable_servers_are_refused_with_advice() {
     let port = redis::free_port();
     let why = refused(&format!("redis://127.0.0.1:{port}"));
     assert!(why.contains("refused") && why.contains("is the server running"), "{why}");
@@ -438,7 +438,7 @@ fn a_server_behind_tls_is_trusted_by_its_certificate_alone() {
 }
 
 #[test]
-fn two_runs_do_not_meet() {
+fn two_runs_on_a_server_have_separate_keys() {
     let server = Redis::start(&[]);
     let open = || open(&server.patient_url(), Encrypt::None);
     let (one, other) = (open(), open());

@@ -137,7 +137,7 @@ fn limits_of_data_stacks_and_locked_memory_leave_room() {
 /// Shows that the doctor reports a limit of data. The pool counts in that limit, which matters to a
 /// program that needs nearly all of it.
 #[test]
-fn a_limit_of_data_is_told_by_the_doctor() {
+fn the_doctor_reports_a_limit_of_data() {
     let outcome = shell("ulimit -d 131072; exec \"$ebb\" doctor").run();
     assert!(outcome.text().contains("ulimit -d: soft 134217728"), "{}", outcome.text());
 }
@@ -145,7 +145,7 @@ fn a_limit_of_data_is_told_by_the_doctor() {
 /// Shows that too few descriptors are reported. A run must not wait for ever when the pager cannot
 /// take its program in.
 #[test]
-fn too_few_descriptors_are_told() {
+fn too_few_descriptors_are_reported() {
     refused("ulimit -n 10; exec $run true", "ulimit -n");
 }
 
@@ -243,7 +243,7 @@ fn ignored_signals_stay_ignored() {
 /// Shows that fault threads have the normal I/O class. The idle CPU class implies the idle I/O
 /// class, in which each read waits, at times for 10 ms, until no process writes.
 #[test]
-fn fault_threads_read_as_anybody_does() {
+fn fault_threads_have_the_normal_io_class() {
     // Of the children of the program's parent, the other one is the pager.
     // A thread takes its name and its class when it first runs.
     let look = "look() { for task in $(grep -lxs faults /proc/[0-9]*/task/*/comm); do \
@@ -279,7 +279,7 @@ fn the_end_of_a_pipe_for_messages_too_comes_with_the_end_of_the_run() {
 }
 
 #[test]
-fn the_class_of_the_program_stays() {
+fn the_scheduling_class_of_the_program_stays() {
     // The idle class gets a three-hundredth of a busy CPU. So only one process, which fills no
     // memory, reads its policy.
     alike("chrt -i 0 $run cut -d' ' -f41 /proc/self/stat");
@@ -297,7 +297,7 @@ fn the_class_of_the_program_stays() {
 /// Shows that a runtime folder with a space or a colon in its path is not used. The loader splits
 /// LD_PRELOAD there and complains about the parts.
 #[test]
-fn a_runtime_folder_that_will_not_do_is_passed_over() {
+fn an_unsuitable_runtime_folder_is_passed_over() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let make = |name: &str, mode: u32| {
         let path = folder.path().join(name);
@@ -364,7 +364,7 @@ fn fine(launch: &Launch) {
 /// Shows that the loader prints no error in programs started as another user. Root's runtime folder
 /// is root's alone, so the agent there cannot be loaded.
 #[test]
-fn programs_started_as_another_user_are_told_nothing_by_the_loader() {
+fn the_loader_prints_no_error_in_programs_of_another_user() {
     need_root();
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let own = shell("exec $run setpriv --reuid 65534 --clear-groups sh -c 'true; echo fine'");
@@ -380,7 +380,7 @@ const OTHER_ROOT: &str = "mount -t tmpfs none \"$root\"; cd \"$root\"; \
 
 /// Shows that the loader prints no error where the agent's file no longer exists.
 #[test]
-fn programs_started_where_the_agent_is_not_are_told_nothing_by_the_loader() {
+fn the_loader_prints_no_error_where_the_file_of_the_agent_is_missing() {
     need_root();
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let inside = |line: &str| {
@@ -474,7 +474,7 @@ print(done.returncode, "ebb_nr_limit" in done.stdout)
 
 /// Shows that `ebb stat` does not hang at a socket whose owner accepts no connection.
 #[test]
-fn a_listener_that_takes_nobody_in_is_not_waited_for() {
+fn ebb_stat_does_not_wait_for_a_socket_that_accepts_no_connection() {
     let user = rustix::process::getuid();
     // Other tests' commands ask every folder in the common places.
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -519,7 +519,7 @@ fn a_run_ended_early_leaves_no_folder() {
 // ---- what is full or missing -----------------------------------------------------------------
 
 #[test]
-fn full_disks_are_told_and_the_program_goes_on() {
+fn full_disks_are_reported_and_the_program_goes_on() {
     let outcome =
         run("exec \"$ebb\" run --memory-max 16M --report-file /dev/full -- sh -c 'exit 3'");
     outcome.expect_code(3);
@@ -545,7 +545,7 @@ fn a_full_standard_error_changes_no_status() {
 }
 
 #[test]
-fn a_system_without_its_files_is_told() {
+fn a_run_without_proc_or_dev_null_is_refused() {
     need_root();
     // Both programs are also found where nothing is mounted over them, wherever this repository is.
     let inside = |mounts: &str, ebb: &str| {

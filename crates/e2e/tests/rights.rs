@@ -58,7 +58,7 @@ fn the_readmes_recipe_works_for_an_ordinary_user() {
 
 /// Shows that too few processes are reported. Root has no such limit.
 #[test]
-fn too_few_processes_are_told() {
+fn too_few_processes_are_reported() {
     let account = able();
     let mut refused = 0;
     for most in 2..14 {
@@ -142,7 +142,7 @@ fn static_programs_of_go_are_paged_for_an_ordinary_user() {
 /// Shows that a child which hides itself first has joined before. Otherwise the pager cannot tell
 /// it from the processes of its fork group, and cannot read its standby pages.
 #[test]
-fn a_child_that_hides_itself_first_has_joined_before() {
+fn a_child_joins_before_it_can_hide_itself() {
     let account = able();
     let outcome = in_little(&account, &format!("{} hides-first 24", account.program("process")));
     expect_paged(&outcome, "hides-first: ok\n");
@@ -151,7 +151,7 @@ fn a_child_that_hides_itself_first_has_joined_before() {
 /// Shows that an ordinary user can run after an administrator has typed each command that `ebb
 /// doctor` names, unchanged.
 #[test]
-fn who_does_what_the_doctor_says_can_run() {
+fn the_commands_of_the_doctor_let_an_ordinary_user_run() {
     need("/usr/bin/setfacl");
     need("/usr/sbin/setcap");
     let account = Account::new();
@@ -178,7 +178,7 @@ fn who_does_what_the_doctor_says_can_run() {
 /// follow /proc/PID/cwd past closed folders. So it must not be in effect in any command, nor in
 /// `run` before its files are open.
 #[test]
-fn no_command_opens_for_an_ordinary_user_what_is_closed_to_that_one() {
+fn no_command_opens_a_file_that_is_closed_to_the_user() {
     let account = able();
     let closed = tempfile::tempdir().expect("a folder that is root's alone");
     let inner = closed.path().join("inner");
@@ -241,7 +241,7 @@ fn steal(account: &Account, victim: &str) -> Outcome {
 /// Shows that the memory of root's process cannot be read. The pager must not read, with
 /// CAP_SYS_PTRACE, a process by a PID that the program can write.
 #[test]
-fn the_memory_of_a_process_of_roots_cannot_be_had() {
+fn the_memory_of_a_process_of_root_cannot_be_read() {
     let account = able();
     let attack = account.program("attack");
     let (_victim, number) =
@@ -251,7 +251,7 @@ fn the_memory_of_a_process_of_roots_cannot_be_had() {
 
 /// Shows that the memory of a setuid program cannot be read, though the user has started it.
 #[test]
-fn the_memory_of_a_setuid_program_cannot_be_had() {
+fn the_memory_of_a_setuid_program_cannot_be_read() {
     let account = able();
     let attack = account.program("attack");
     let setuid = account.copy(&account.path("attack"), "setuid");
@@ -266,7 +266,7 @@ fn the_memory_of_a_setuid_program_cannot_be_had() {
 /// Shows that the memory of a setgid program cannot be read. It acts for a group that the user does
 /// not belong to.
 #[test]
-fn the_memory_of_a_setgid_program_cannot_be_had() {
+fn the_memory_of_a_setgid_program_cannot_be_read() {
     let account = able();
     let attack = account.program("attack");
     let setgid = account.copy(&account.path("attack"), "setgid");
@@ -300,7 +300,7 @@ fn the_userfaultfd_of_another_process_is_refused() {
 /// Shows that a process which has become a setuid program is not read. The connection is still its
 /// own, but the user may no longer read it.
 #[test]
-fn who_has_become_a_setuid_program_is_not_looked_into() {
+fn a_process_that_has_become_a_setuid_program_is_not_read() {
     let account = able();
     account.program("attack");
     let setuid = account.copy(&account.path("attack"), "setuid");
@@ -364,7 +364,7 @@ os.rmdir('ebb-$1-0123456789abcdef')"
 /// Shows that root's run goes on, answers, and takes new processes in, whatever another user does
 /// beside its files.
 #[test]
-fn the_files_of_another_users_run_cannot_be_meddled_with() {
+fn a_user_cannot_disturb_the_run_of_another_through_its_files() {
     let account = Account::new();
     let script = account.path("meddle");
     fs::write(&script, MEDDLE).expect("a script");
@@ -402,7 +402,7 @@ fn the_files_of_another_users_run_cannot_be_meddled_with() {
 /// Shows that programs that start with rights of their own, and take no agent, are refused with a
 /// message. Programs that only cannot be read run.
 #[test]
-fn programs_with_rights_of_their_own_are_refused_with_a_word() {
+fn programs_with_rights_of_their_own_are_refused_with_a_message() {
     let account = able();
     let with = |name: &str, mode: u32| {
         let program = account.copy(Path::new("/bin/true"), name);
@@ -471,7 +471,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
 /// Shows that a forged supervisor gains nothing. The pager's trust must not depend on its starter,
 /// because an attacker can forge that.
 #[test]
-fn a_front_of_an_attackers_own_gains_nothing() {
+fn a_forged_supervisor_gains_nothing() {
     let account = able();
     let attack = account.program("attack");
     let (_victim, number) =
@@ -504,7 +504,7 @@ fn a_front_of_an_attackers_own_gains_nothing() {
 
 /// Shows that a pager serves only the program that started it.
 #[test]
-fn a_pager_refuses_a_front_that_is_another_program() {
+fn a_pager_refuses_a_supervisor_that_is_another_program() {
     let account = able();
     let outcome = account.run(&format!("{} __pager < /dev/null", account.ebb()));
     assert_eq!(outcome.expect_code(125).stderr.lines().count(), 1, "{}", outcome.stderr);

@@ -80,7 +80,7 @@ print("well")
 }
 
 #[test]
-fn so_much_is_reclaimed_at_once_and_high_is_where_reclaim_aims() {
+fn memory_reclaim_frees_the_requested_amount_and_memory_high_is_the_aim() {
     run(
         r#"
 area = fill(64)
@@ -103,7 +103,7 @@ print("well")
 
 /// Shows that a limit below the locked memory is taken back. The run goes on with its old limit.
 #[test]
-fn a_limit_that_cannot_be_had_is_taken_back() {
+fn a_limit_below_the_locked_memory_is_taken_back() {
     need_locked(48 * MIB);
     run(
         r#"
@@ -139,7 +139,7 @@ print("well")
 }
 
 #[test]
-fn what_is_not_understood_changes_nothing() {
+fn a_wrong_setting_changes_nothing() {
     run(
         r#"
 for words, named in [
@@ -197,7 +197,7 @@ print("well")
 }
 
 #[test]
-fn a_target_that_is_none_is_refused() {
+fn a_wrong_pressure_target_is_refused() {
     for target in ["0%", "60%", "5", "much"] {
         let command = ["run", "--pressure-target", target, "--", "true"];
         let outcome = Launch::new(ebb()).args(command).run();

@@ -44,7 +44,7 @@ fn every_method_of_virtual_memory() {
 /// freezer therefore lets the program run slice by slice. Without that, one run in twenty reaches
 /// 45 MiB of 32. `./test measure` measures the peak.
 #[test]
-fn an_area_that_fills_while_it_is_taken_on() {
+fn an_area_that_fills_while_its_pages_are_adopted() {
     stress(32 * MIB, "--vm 1 --vm-bytes 64M --vm-method walk-0a --vm-ops 4");
 }
 
@@ -62,7 +62,7 @@ fn mappings_of_every_kind() {
 /// the program before it announces its area. A locked area is then not managed, and is the
 /// remainder in the message.
 #[test]
-fn locked_memory_beyond_the_limit_is_told() {
+fn locked_memory_beyond_the_limit_ends_the_run_and_is_named() {
     if ebb_sys::cgroup::may_be_used_up() {
         skip("a control group limits CPU time: who runs is not held");
     }

@@ -60,6 +60,6 @@ fn the_program_reads_what_is_typed() {
 
 /// Shows that SIGTTOU does not stop the pager, for which the supervisor would wait for ever.
 #[test]
-fn a_report_to_a_terminal_that_takes_nothing_from_the_background() {
+fn a_report_from_the_background_does_not_stop_the_pager() {
     scenario("tostop", &["echo", "hello"]);
 }

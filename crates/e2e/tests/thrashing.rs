@@ -8,7 +8,7 @@ use tempfile::TempDir;
 /// Both programs run until the first has reported thrashing. `./test measure` measures the size
 /// named as enough.
 #[test]
-fn thrashing_is_said_once_and_only_of_who_thrashes() {
+fn thrashing_is_reported_once_and_only_for_the_run_that_thrashes() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("a folder");
     let end = folder.path().join("end");
     let touch = |mib: u64, limit: u64, options: &str| {

@@ -96,7 +96,7 @@ fn a_tracer_is_run_around_a_program() {
 /// Shows that a refused user namespace is explained. The kernel refuses it to a process of two
 /// threads with an error that does not say why.
 #[test]
-fn a_user_namespace_is_refused_with_a_word() {
+fn a_refused_user_namespace_is_explained() {
     let outcome = Launch::new(need("/usr/bin/unshare")).args(["-r", "true"]).limit(SMALL).run();
     outcome.expect_code(1);
     assert!(

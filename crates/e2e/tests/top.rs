@@ -148,7 +148,7 @@ fn limit_of(run: &Running) -> u64 {
 }
 
 #[test]
-fn the_runs_then_one_of_them_its_limit_and_its_map() {
+fn top_shows_the_runs_and_then_one_run_its_limit_and_its_map() {
     let (run, terminal) = (program(), Terminal::new());
     let pid = run.pid().to_string();
     let before = terminal.state();
@@ -322,7 +322,7 @@ fn colours_are_left_out_where_they_are_not_wanted() {
 }
 
 #[test]
-fn the_terminal_is_as_it_was_however_it_ends() {
+fn the_terminal_is_as_it_was_however_top_ends() {
     let terminal = Terminal::new();
     let before = terminal.state();
     let started = |options: &str| {
@@ -363,7 +363,7 @@ fn the_terminal_is_as_it_was_however_it_ends() {
 
 /// Shows that `ebb top` ends with its terminal, even if SIGHUP is ignored, as in a background job.
 #[test]
-fn it_ends_with_its_terminal() {
+fn top_ends_with_its_terminal() {
     for ignoring in ["", "trap '' HUP; "] {
         let terminal = Terminal::new();
         terminal.run(&format!("{ignoring}exec env LC_ALL=C \"$ebb\" top"));
@@ -382,7 +382,7 @@ fn is_running(pid: i32) -> bool {
 }
 
 #[test]
-fn what_is_no_terminal_is_refused_with_what_to_do_instead() {
+fn top_without_a_terminal_is_refused_with_an_alternative() {
     let outcome = Launch::new(ebb()).arg("top").run();
     outcome.expect_code(1);
     assert!(outcome.stderr.contains("terminal") && outcome.stderr.contains("ebb ps"));
@@ -440,7 +440,7 @@ fn view_of(socket: &Path, areas_of: u32) -> View {
 /// Shows that the view of an idle process adds up. Its pages by location, by area and by part equal
 /// the counts of the kernel and the store.
 #[test]
-fn what_is_seen_of_a_run_adds_up() {
+fn the_view_of_an_idle_process_adds_up() {
     let script = PROGRAM.replace("if os.fork() == 0:", "if True:");
     let launch = Launch::new(need("/usr/bin/python3")).args(["-c", &script]).limit(32 * MIB);
     let mut run = launch.start();
@@ -488,7 +488,7 @@ fn wrong_in(view: &View) -> Vec<String> {
 /// Shows that unread answers, more than may wait, do not block a run. It still answers other
 /// clients and takes children in.
 #[test]
-fn who_asks_and_does_not_listen_holds_nobody_up() {
+fn a_client_that_reads_no_answers_does_not_block_a_run() {
     let script = "import os, subprocess, sys\nprint('ready', flush=True)\nblock = bytearray(60 << 20)\n\
                   while not os.path.exists(sys.argv[1]): assert subprocess.run(['/bin/true']).returncode == 0\n\
                   print('well')";

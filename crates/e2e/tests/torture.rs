@@ -32,7 +32,7 @@ fn other_seeds_in_a_quarter_of_the_memory() {
 
 /// Shows that agents which wait for a CPU, and so answer late, do not count as dead.
 #[test]
-fn on_a_machine_with_other_things_to_do() {
+fn agents_that_wait_for_a_cpu_do_not_count_as_dead() {
     let _busy = Busy::start(2);
     torture(2, 2, 24 * MIB);
 }

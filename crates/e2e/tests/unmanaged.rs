@@ -63,7 +63,7 @@ fn lines_with<'a>(outcome: &'a Outcome, text: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn static_programs_are_told_of_once_and_counted_in_the_report() {
+fn static_programs_cause_one_message_and_count_in_the_report() {
     // The programs count from the beginning, and under their own kind as soon as the pager knows
     // it.
     eventually("all of them as what they are", || {
@@ -79,7 +79,7 @@ fn static_programs_are_told_of_once_and_counted_in_the_report() {
 }
 
 #[test]
-fn a_strict_run_ends_with_the_first_of_them() {
+fn a_strict_run_ends_with_the_first_unmanaged_program() {
     let word = Word::new();
     let launch = script("\"$0\" own 24 0 \"$1\"; :", foreign_program("keeper"), &word);
     let outcome = launch.limit(LIMIT).options("--report json --strict").run();
@@ -92,7 +92,7 @@ fn a_strict_run_ends_with_the_first_of_them() {
 /// Shows that a process of another user is reported. Its agent may not be inspected, so it does not
 /// join.
 #[test]
-fn a_process_of_another_user_is_told_of_and_reported() {
+fn a_process_of_another_user_causes_a_message_and_is_in_the_report() {
     need_root();
     let word = Word::new();
     let all = fs::Permissions::from_mode(0o755);
@@ -114,7 +114,7 @@ fn a_process_of_another_user_is_told_of_and_reported() {
 
 /// Shows that a program with an empty environment, which cannot know the agent, is reported.
 #[test]
-fn a_program_with_an_empty_environment_is_told_of_and_reported() {
+fn a_program_with_an_empty_environment_causes_a_message_and_is_in_the_report() {
     let word = Word::new();
     let launch = script("env -i \"$0\" own 24 0 \"$1\"; :", program("keeper"), &word);
     let mut run = launch.limit(LIMIT).options("--report json").start();
@@ -201,7 +201,7 @@ fn shared_memory_beyond_the_limit_ends_the_run_and_is_named() {
 /// Shows that a single program whose shared memory exceeds the limit is ended, though no other
 /// thread waits for memory.
 #[test]
-fn one_whose_shared_memory_is_more_than_the_limit_is_ended_alone_too() {
+fn a_single_program_with_too_much_shared_memory_is_ended() {
     let word = Word::new();
     let launch = Launch::program("keeper", "shared 96 1").arg(word.path()).limit(LIMIT);
     let outcome = launch.run();
@@ -212,7 +212,7 @@ fn one_whose_shared_memory_is_more_than_the_limit_is_ended_alone_too() {
 /// Shows that such a program is ended where CPU time is limited. The freezer does not work there,
 /// and a program that waits for nothing would go on for ever.
 #[test]
-fn one_whose_shared_memory_is_more_than_the_limit_is_ended_where_cpu_time_is_limited() {
+fn a_program_with_too_much_shared_memory_is_ended_where_cpu_time_is_limited() {
     let group = Group::new("cpu", "cpu.cfs_quota_us", "50000");
     let word = Word::new();
     let launch = Launch::program("keeper", "shared 96 1").arg(word.path()).limit(LIMIT);
@@ -222,7 +222,7 @@ fn one_whose_shared_memory_is_more_than_the_limit_is_ended_where_cpu_time_is_lim
 }
 
 #[test]
-fn a_strict_run_of_what_can_be_managed_goes_on() {
+fn a_strict_run_of_managed_programs_goes_on() {
     let launch = Launch::program("process", "fork 16").limit(LIMIT).options("--strict");
     launch.run().expect_line("fork: ok");
 }

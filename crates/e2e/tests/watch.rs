@@ -56,7 +56,7 @@ fn lines(run: &Running) -> Vec<String> {
 }
 
 #[test]
-fn all_figures_first_and_then_those_that_have_changed() {
+fn watch_prints_all_figures_first_and_then_the_changed_ones() {
     let program = Program::start();
     let mut watch = stat(&["--watch=0.1", &program.pid()]).start();
     let has_changed = |line: &&String| line.starts_with("pgmajfault ") && line.contains('+');
@@ -78,7 +78,7 @@ fn all_figures_first_and_then_those_that_have_changed() {
 }
 
 #[test]
-fn a_line_of_json_each_time_and_the_other_figures_too() {
+fn watch_prints_lines_of_json_and_the_other_figures_too() {
     let program = Program::start();
     let pid = program.pid();
     let mut json = stat(&[&pid, "--watch", "0.1", "--format", "json"]).start();
@@ -143,7 +143,7 @@ fn a_run_is_drawn_until_its_end() {
 }
 
 #[test]
-fn who_reads_no_more_ends_it_and_what_makes_no_sense_is_refused() {
+fn a_closed_pipe_ends_the_watch_and_wrong_arguments_are_refused() {
     let program = Program::start();
     let pid = program.pid();
     let script = format!("\"$ebb\" stat --watch=0.1 {pid} | head -1; echo over");

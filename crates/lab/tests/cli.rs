@@ -139,7 +139,7 @@ fn no_curve_is_drawn_of_page_faults() {
 }
 
 #[test]
-fn a_trace_is_thinned_to_what_passes_over_accessed_bits_see() {
+fn a_trace_is_thinned_to_the_view_of_passes_over_accessed_bits() {
     let (csv, thin) = (Scratch::new("thick.csv"), Scratch::new("thin.ebbtrace"));
     // Four pages in turn, 100 times, then four others.
     let text: String = (0..800u64).map(|i| format!("1,{},r,a\n", i % 4 + i / 400 * 4)).collect();
@@ -177,7 +177,7 @@ fn curves_are_printed_and_drawn() {
 }
 
 #[test]
-fn a_baseline_that_is_off_fails_the_check() {
+fn a_wrong_baseline_fails_the_check() {
     let baseline = Scratch::new("baseline.csv");
     let _trace = looping("checked.csv.zst", 50, 4000);
     for (misses, code) in [("4000", 0), ("3990", 0), ("3900", 1)] {
@@ -278,7 +278,7 @@ fn shards_together_say_what_one_run_says() {
 
 /// Shows that a seed and a file reproduce a finding, and that the exit status tells of it.
 #[test]
-fn what_is_found_is_found_again_by_its_seed_and_by_its_file() {
+fn a_finding_is_found_again_by_its_seed_and_by_its_file() {
     let bug: &[&str] = &["fuzz", "--set", "preset=k618", "--only", "over-reclaim"];
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fuzz-found");
     let out = folder.to_str().unwrap();

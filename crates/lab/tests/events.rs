@@ -285,7 +285,7 @@ fn a_run_whose_events_are_kept_measures_what_it_would_without() {
 
 /// Shows that the events of a tiny machine have the exact text.
 #[test]
-fn the_first_lines_of_a_tiny_machine() {
+fn the_events_of_a_tiny_machine_have_the_exact_text() {
     let (_, _, text) = traced(&scenario(&[MIX, "preset=classic"]));
     let of = |event: &str| {
         let first = text.lines().find(|line| line.contains(event));

@@ -4,7 +4,7 @@
 use ebb_lab::fuzz::{examine, machine};
 
 #[test]
-fn nothing_that_was_found_is_found_again() {
+fn no_earlier_finding_of_the_fuzzer_breaks_a_rule_again() {
     for (name, text) in [
         ("second-kill", include_str!("found/second-kill.toml")),
         ("reused-frame", include_str!("found/reused-frame.toml")),

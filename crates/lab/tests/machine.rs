@@ -127,7 +127,7 @@ fn different_seeds_differ() {
 }
 
 #[test]
-fn a_full_swap_kills_and_the_books_still_balance() {
+fn a_full_swap_kills_and_the_counts_still_balance() {
     let kills = metric(&["machine.swap.pages=500", "preset=ebb"], 1, "oom_kills");
     assert!(kills >= 1.0, "nothing else could have made room");
 }
@@ -164,7 +164,7 @@ name = "ebb"
 "#;
 
 #[test]
-fn nobody_waits_at_a_barrier_for_one_that_was_killed() {
+fn no_thread_waits_at_a_barrier_for_a_killed_one() {
     for preset in ["classic", "k72", "ebb"] {
         let ran = run(JOBS, &[&format!("preset={preset}")], 1);
         assert!((1.0..3.0).contains(&ran["oom_kills"]), "{preset}: {}", ran["oom_kills"]);
@@ -208,7 +208,7 @@ fn without_a_memcg_limit_and_without_swap_the_machine_kills() {
 }
 
 #[test]
-fn slots_of_pages_that_were_touched_while_they_were_written_come_back() {
+fn slots_of_pages_that_were_accessed_during_their_write_are_freed() {
     // The data exceed memory by three hundred pages, and swap has room for four times that. Slots
     // kept by resident pages would fill it. Each waiting thread judges alone whether reclaim is
     // hopeless. Otherwise sixteen threads would give up at once.
@@ -249,7 +249,7 @@ fn pages_in_order_come_from_swap_eight_at_a_time_and_scattered_ones_one_at_a_tim
 }
 
 #[test]
-fn what_leaves_together_is_written_together() {
+fn pages_reclaimed_together_are_written_together() {
     for order in ["swap.order=time", "swap.order=address"] {
         let pages = metric(&["preset=classic", order], 1, "swap_pages_out");
         let writes = metric(&["preset=classic", order], 1, "swap_writes");
@@ -305,7 +305,7 @@ fn a_mapped_file_is_read_around_a_missing_page() {
 }
 
 #[test]
-fn what_many_cpus_have_not_told_is_no_more_than_the_watermarks() {
+fn the_pending_counts_of_many_cpus_do_not_exceed_the_watermarks() {
     // On 48 CPUs the counts of a zone of this size may be wrong by more than its watermarks. kswapd
     // would then find memory in balance whenever it is woken, and the tasks would do all reclaim.
     let pairs = ["machine.cpus=48", "machine.swap={ kind = 'zram' }", "preset=classic"];
@@ -313,7 +313,7 @@ fn what_many_cpus_have_not_told_is_no_more_than_the_watermarks() {
 }
 
 #[test]
-fn a_frame_that_was_found_is_there_when_it_is_used() {
+fn a_frame_that_passes_the_watermark_check_can_be_allocated() {
     // A frame may pass the watermark check and then lie in a per-CPU list. If the next check does
     // not count it, the fault starts again without end.
     let pairs = ["machine.swap={ kind = 'nvme' }", "workload.threads=64", "preset=ebb"];
@@ -332,7 +332,7 @@ fn a_page_written_whole_was_not_missed() {
 }
 
 #[test]
-fn what_is_read_and_what_is_written_are_counted_apart() {
+fn reads_and_writes_are_counted_apart() {
     let of = |writes: &str| run(&files(), &["preset=k618", writes], 1);
     let (some, none) = (of("workload.writes=0.25"), of("workload.writes=0.0"));
     let (read, written) = (some["read_per_s"], some["write_per_s"]);
@@ -342,7 +342,7 @@ fn what_is_read_and_what_is_written_are_counted_apart() {
 }
 
 #[test]
-fn with_swap_full_pages_whose_copy_is_there_can_still_go() {
+fn pages_with_a_copy_in_a_full_swap_can_still_be_reclaimed() {
     // Many threads have written out more pages than they could free, and the copies fill the
     // device.
     let pairs = [
@@ -361,7 +361,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_holds_everything_and_points_nowhere() {
+fn the_html_page_has_every_part_and_loads_nothing_from_outside() {
     let page = page();
     for part in [
         "operations a second",
@@ -451,7 +451,7 @@ name = "ebb"
 "#;
 
 #[test]
-fn to_be_read_ahead_is_no_use_that_makes_a_page_active() {
+fn readahead_is_no_access_that_activates_a_page() {
     let m = run(ONCE, &["preset=classic"], 1);
     // A page used once is evicted at its first scan.
     assert!(m["disk_reads"] < m["ops"] / 8.0, "{} reads of {}", m["disk_reads"], m["ops"]);
@@ -507,7 +507,7 @@ fn a_dirty_page_that_reclaim_has_met_passes_for_the_mark_of_a_window() {
 /// twentieth as long, with fewer pages than a batch, would hide the excess that the kernel's loop
 /// frees.
 #[test]
-fn at_the_limit_of_a_memcg_a_task_frees_as_many_pages_at_a_time_as_on_the_machine_scaled_down() {
+fn a_task_at_a_memcg_limit_frees_as_many_pages_at_a_time_as_on_the_real_machine() {
     let freed = |gb: &str| {
         let m = mongo(&[gb]);
         m["pgsteal_direct"] / m["direct_runs"]
@@ -522,7 +522,7 @@ fn at_the_limit_of_a_memcg_a_task_frees_as_many_pages_at_a_time_as_on_the_machin
 const SIMOOP: &str = include_str!("../src/scenario/builtin/kswapd-simoop.toml");
 
 #[test]
-fn who_finds_half_of_the_reserve_gone_waits_for_kswapd() {
+fn a_task_that_finds_half_of_the_reserve_gone_waits_for_kswapd() {
     let short = ["measure.seconds=10", "workload.warm_rounds=1", "workload.data=0.6"];
     // With this seed the reserve falls below half.
     let held = |hold: &str| run(SIMOOP, &[&short[..], &["preset=classic", hold]].concat(), 2);

@@ -59,7 +59,7 @@ fn groups(pairs: &[&str]) -> Metrics {
 }
 
 #[test]
-fn what_a_group_keeps_is_not_taken_for_its_sibling() {
+fn protected_memory_of_a_memcg_is_not_reclaimed_for_its_sibling() {
     for preset in ["preset=classic", "preset=k618", "preset=ebb"] {
         let stall = |pairs: &[&str]| {
             let pairs: Vec<&str> = pairs.iter().copied().chain([preset]).collect();
@@ -78,7 +78,7 @@ fn what_a_group_keeps_is_not_taken_for_its_sibling() {
 }
 
 #[test]
-fn a_group_above_its_high_is_reclaimed_and_its_tasks_are_held() {
+fn a_memcg_above_its_high_is_reclaimed_and_its_tasks_are_throttled() {
     let alone = ["memcg.greedy.limit=0.2", "workload.greedy.data=2.5"];
     let bare = groups(&alone);
     let high = groups(&[alone[0], alone[1], "memcg.greedy.high=0.1"]);
@@ -94,7 +94,7 @@ fn a_group_above_its_high_is_reclaimed_and_its_tasks_are_held() {
 }
 
 #[test]
-fn reclaim_on_command_takes_what_it_is_told_from_whom_it_is_told() {
+fn reclaim_on_command_takes_the_requested_amount_from_the_named_memcg() {
     // All data fit, so reclaim takes only the commanded pages, a hundred each millisecond.
     for preset in ["preset=classic", "preset=ebb"] {
         let swap = "machine.swap={ kind = 'zram' }";

@@ -38,7 +38,7 @@ significant = false
 
 /// Shows that the counts balance. Every run checks them at its end.
 #[test]
-fn every_lru_keeps_its_books_on_up_to_eight_nodes() {
+fn the_counts_of_every_lru_balance_on_up_to_eight_nodes() {
     for (preset, nodes) in [("classic", [2, 8]), ("k618", [3, 8]), ("ebb", [2, 8])] {
         for nodes in nodes {
             let nodes = format!("machine.nodes={nodes}");

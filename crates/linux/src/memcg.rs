@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_full_or_too_high_can_be_asked_without_a_charge() {
+    fn a_memcg_that_is_full_or_above_high_is_found_without_a_charge() {
         let mut m = Memcgs::new();
         let a = m.add(Memcgs::ROOT, Knobs { high: 50, ..max(100) });
         let b = m.add(a, Knobs { high: 20, ..max(60) });
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_claims_is_shared_by_use() {
+    fn unclaimed_protection_is_shared_in_proportion_to_usage() {
         let mut m = Memcgs::new();
         let a = m.add(Memcgs::ROOT, knobs(0, 300));
         let b = m.add(a, knobs(0, 100));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn below_min_is_never_touched_and_below_low_only_in_need() {
+    fn memory_below_min_is_never_reclaimed_and_memory_below_low_only_in_need() {
         let mut m = Memcgs::new();
         let a = m.add(Memcgs::ROOT, knobs(50, 0));
         let b = m.add(Memcgs::ROOT, knobs(0, 50));
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_grows_with_the_square_of_what_is_too_much() {
+    fn the_delay_grows_with_the_square_of_the_excess_above_high() {
         let mut m = Memcgs::new();
         let a = m.add(Memcgs::ROOT, Knobs { high: 10_000, ..Knobs::default() });
         let b = m.add(a, Knobs::default());
@@ -418,7 +418,7 @@ mod tests {
     /// Shows that scanning by the protected share takes proportionally from two groups, one of them
     /// half protected.
     #[test]
-    fn reclaim_takes_by_what_is_not_protected() {
+    fn reclaim_scans_in_proportion_to_the_unprotected_share() {
         let mut m = Memcgs::new();
         let a = m.add(Memcgs::ROOT, knobs(0, 5_000));
         let b = m.add(Memcgs::ROOT, Knobs::default());

@@ -236,7 +236,7 @@ fn a_contiguous_range_is_cleared_of_movable_frames_and_taken() {
 }
 
 #[test]
-fn a_range_with_a_user_that_stays_is_left_as_it_was() {
+fn a_contiguous_range_with_a_pinned_frame_is_left_unchanged() {
     for backend in BACKENDS {
         let frames = with_cma(backend);
         let pinned = loop {
@@ -311,7 +311,7 @@ fn told(request: Request, script: &Script) -> Vec<String> {
 }
 
 #[test]
-fn who_cannot_reclaim_wakes_kswapd_twice_and_fails() {
+fn a_request_that_cannot_reclaim_wakes_kswapd_twice_and_fails() {
     let log = told(Request::new(Gfp::ATOMIC, Order::ZERO), &Script::default());
     assert_eq!(log, ["wake 0 0 0", "wake 0 0 0"]);
     assert!(told(Request::new(Gfp::HIGH, Order::ZERO), &Script::default()).is_empty());
@@ -328,7 +328,7 @@ fn a_costly_request_compacts_first_and_gives_up_after_one_round() {
 }
 
 #[test]
-fn a_small_request_without_progress_is_killed_for_after_the_marks_say_no() {
+fn a_small_request_without_progress_leads_to_a_kill_after_a_last_watermark_check() {
     let log = told(Request::new(Gfp::KERNEL, Order::ZERO), &Script::default());
     assert_eq!(log, ["wake 0 0 0", "wake 0 0 0", "reclaim 32", "oom", "kill"]);
     let hopeful = Script { reclaimable: 100_000, ..Script::default() };
@@ -358,7 +358,7 @@ fn nobody_is_killed_for_costly_or_patient_requests() {
 }
 
 #[test]
-fn who_reclaims_already_ignores_watermarks_and_never_recurses() {
+fn a_task_that_reclaims_ignores_watermarks_and_never_recurses() {
     let frames = flat(Backend::Lists, None, Checks::Off);
     let grab = Request::new(Gfp::NOWAIT, Order::ZERO);
     while frames.alloc_on(0, &grab, &NoHost).is_some() {}
@@ -370,7 +370,7 @@ fn who_reclaims_already_ignores_watermarks_and_never_recurses() {
 }
 
 #[test]
-fn progress_that_others_took_drains_sets_and_reserves_once() {
+fn progress_without_a_free_page_drains_the_sets_and_reserves_once() {
     // The only free pages are in another CPU's set. Reclaim reports progress, and the second try
     // finds them.
     let mut config = Config::flat(16_384, 2);
@@ -436,7 +436,7 @@ fn while_kswapd_works_frees_go_back_to_the_zone() {
 }
 
 #[test]
-fn the_balance_test_of_the_two_zone_node() {
+fn a_node_is_balanced_if_one_zone_exceeds_its_mark_and_reserve() {
     let zones = || {
         vec![ZoneSpec::new(ZoneKind::Dma, 0..4096), ZoneSpec::new(ZoneKind::Normal, 4096..266_240)]
     };
@@ -526,7 +526,7 @@ fn remote_sets_are_drained_after_three_idle_ticks() {
 }
 
 #[test]
-fn checks_switched_on_find_what_was_spoilt_while_they_were_off() {
+fn checks_switched_on_find_frames_that_were_spoilt_while_off() {
     for backend in BACKENDS {
         let mut config = Config::flat(16_384, 2);
         (config.backend, config.checkable) = (backend, true);

@@ -289,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn a_single_frame_is_had_from_either_store_or_from_neither(
+    fn both_stores_agree_on_whether_they_have_a_single_frame(
         ops in prop::collection::vec((any::<bool>(), 0..3u8, any::<usize>()), 1..OPS),
     ) {
         let plain = |backend| machine((backend, None, Checks::Off, CmaCount::InLock, false));

@@ -114,7 +114,7 @@ fn nodes_whose_kswapd_is_awake_are_tried_last() {
 }
 
 #[test]
-fn dirty_limits_spread_pages_and_fail_nobody() {
+fn dirty_limits_spread_pages_and_fail_no_request() {
     for backend in BACKENDS {
         let frames = two_nodes(backend);
         let from = |dirty: &[usize], gfp| {
@@ -190,7 +190,7 @@ fn an_urgent_page_is_had_below_a_boosted_min() {
 }
 
 #[test]
-fn who_finds_the_killing_under_way_waits_a_tick_and_tries_again() {
+fn a_task_that_finds_an_oom_kill_under_way_waits_a_tick_and_tries_again() {
     let frames = two_nodes(Backend::Lists);
     exhaust(&frames, MOVABLE);
     let world = World { oom_busy: RefCell::new(2), ..World::default() };

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_and_what_was_not_add_up() {
+    fn the_served_and_the_unseen_time_of_faults_add_up() {
         let faults = example();
         assert_eq!((faults.count, faults.served_ns), (40, 10 * 2_000 + 30 * 50_000));
         assert_eq!(faults.waited_ns, faults.served_ns + 40 * 1_500);

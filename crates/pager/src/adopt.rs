@@ -328,7 +328,7 @@ mod tests {
     /// for ever, and a later mapping there was never found. A program whose threads filled that was
     /// killed as out of memory.
     #[test]
-    fn what_is_gone_when_it_is_registered_is_not() {
+    fn an_area_unmapped_before_its_registration_does_not_count_as_registered() {
         let mut own = own();
         let mut memory = own.memory.take();
         let mut before = || drop(memory.take());
@@ -342,7 +342,7 @@ mod tests {
     /// The whole area is registered at once. Otherwise Go's `mremap` of an area that it had filled
     /// meanwhile ended with EFAULT.
     #[test]
-    fn an_area_stays_one_to_the_kernel_while_its_pages_are_taken_on() {
+    fn the_whole_area_is_registered_at_once_while_its_pages_are_adopted() {
         let mut own = own();
         let memory = own.memory.as_mut().expect("not given back yet");
         // This fills more than a slice.
@@ -360,7 +360,7 @@ mod tests {
     /// A growing area is found next to a registered one. With tens of thousands of areas, a look at
     /// all of them takes longer than the program needs to grow.
     #[test]
-    fn what_grows_is_found_beside_what_is_registered() {
+    fn a_growing_area_is_found_beside_a_registered_one() {
         let own = own();
         let middle = own.start + PAGES / 2 * PAGE_SIZE as u64;
         own.mm.lock().areas.add(middle, own.end);
@@ -379,7 +379,7 @@ mod tests {
     /// Unknown pages in a range that seems to be registered are found, and the range is registered
     /// again.
     #[test]
-    fn pages_in_what_seems_to_be_registered_are_found() {
+    fn unknown_pages_in_a_range_that_seems_registered_are_found() {
         let own = own();
         own.mm.lock().areas.add(own.start, own.end);
         areas(&own.pager, &own.mm, &own.process, &mut || ()).expect("it is done");
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_what_lies_between_areas() {
+    fn holes_are_the_ranges_between_areas() {
         let area = |start, end| Area { start, end, ..Area::default() };
         let areas = [area(10, 20), area(20, 30), area(40, 50)];
         assert_eq!(holes(&areas, 12, 28), []);

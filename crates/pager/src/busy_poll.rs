@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_as_long_as_they_are_of_use() {
+    fn busy_polls_are_as_long_as_they_are_of_use() {
         let mut busy_poll = BusyPoll::default();
         (0..10).for_each(|_| busy_poll.ended(false));
         assert_eq!(busy_poll.time(), LEAST);

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_told_by_what_they_do() {
+    fn cpu_time_is_divided_by_the_names_of_threads() {
         let mut cpu = Cpu { pager_us: 100, ..Cpu::default() };
         let threads =
             [("faults", 10_000), ("faults", 20_000), ("listener", 5_000), ("iou-wrk-7", 9_000)];

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_faulting_thread_calls_one_on_each_cpu_and_starving_calls_them_off() {
+    fn a_second_faulting_thread_extends_following_to_each_cpu_and_starvation_ends_it() {
         let Some((cpu_follow, calls, cpus)) = everywhere() else {
             println!("not possible with these CPUs and rights");
             return;
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn touches_that_nobody_reads_end_it() {
+    fn unread_faults_end_cpu_following() {
         let (cpu_follow, possible) = cpu_follow();
         let now = Clock::simulated().now();
         let mut watch = Watch::new(now);

@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_when_and_of_whom_and_what() {
+    fn an_event_line_has_its_time_its_run_its_process_and_its_kind() {
         let event = Event::Unmanaged { name: "a\nb".into(), why: Kind::StaticProgram };
         let text = line(7, 8, &event);
         assert_eq!(text.matches('\n').count(), 1, "{text}");
@@ -356,7 +356,7 @@ mod tests {
 
     /// With a pipe that no process empties, lines are lost and no thread waits.
     #[test]
-    fn who_has_something_to_tell_waits_for_nobody() {
+    fn no_thread_waits_to_write_an_event() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RWXU, 0)

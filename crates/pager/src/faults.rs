@@ -984,7 +984,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_followed_before_touches_are_answered_and_in_their_own_order() {
+    fn changes_are_followed_in_order_before_faults_are_answered() {
         let fault = |address| Event::Fault { address, write: false, protected: false, thread: 1 };
         let mut events = vec![
             fault(1),

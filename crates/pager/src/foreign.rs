@@ -357,7 +357,7 @@ mod tests {
     /// INJECT-5 of `inject.rs`: if the processes under way never finish, a process that waits for
     /// its turn is reported nevertheless.
     #[test]
-    fn who_waits_for_a_place_in_vain_is_told_of() {
+    fn a_foreign_process_that_never_gets_its_turn_is_reported() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let mut process =
             ForeignProcess::open(child.id(), &Clock::simulated()).expect("it is there");
@@ -373,7 +373,7 @@ mod tests {
     /// The monitor leaves the process of `ebb attach` alone. On a busy machine it found that
     /// process first and traced it, and `ebb attach` failed with EPERM.
     #[test]
-    fn who_is_being_attached_to_is_no_stranger() {
+    fn a_process_that_is_being_attached_is_no_foreign_process() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let mut pager = crate::quiet::pager();
         pager.config.attached = true;
@@ -390,7 +390,7 @@ mod tests {
     /// Censuses in quick succession count once. On a busy machine forty shells that forked at once
     /// were reported as taking no agent within thirty milliseconds.
     #[test]
-    fn censuses_in_a_row_are_one() {
+    fn censuses_in_quick_succession_count_once() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let clock = Clock::simulated();
         let began = clock.moment();
@@ -406,7 +406,7 @@ mod tests {
 
     /// An unidentified child counts either as an address space or as a process, not as both.
     #[test]
-    fn a_child_that_nobody_could_tell_counts_once() {
+    fn an_unidentified_child_counts_once() {
         let mut held = ForeignPages::default();
         assert_eq!(held.with(700, 0), 700, "no census has found it yet");
         held.add(None, 690);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_loader_is_told_of_at_once_and_others_have_time_to_join() {
+    fn a_program_without_a_loader_is_reported_at_once_and_others_have_time_to_join() {
         let folder = Some(Path::new("/run/ebb-1"));
         let kind = |names: &[&str], chances| kind(&areas(names), folder, chances);
         let fixed = ["/bin/busybox", "[heap]", "/usr/share/data"];

@@ -303,7 +303,7 @@ mod tests {
     /// A freeze ends after its limit, and threads run for a while. Beside a stopped process with
     /// more memory than the limit, other processes ran for a millisecond in 5 s.
     #[test]
-    fn what_is_held_fast_for_too_long_is_let_go_for_a_while() {
+    fn a_freeze_ends_after_its_limit_and_threads_run_for_a_while() {
         let (mut freezer, clock) = (Freezer::default(), Clock::simulated());
         assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Hold);
         freezer.hold = Some(Wait::new(&clock, Patience::Hold));
@@ -326,7 +326,7 @@ mod tests {
     /// page in `process_vm_readv` used up the CPU time that the pager needed. Spared threads count
     /// as waiting. A process that filled more shared memory than the limit ran on for ever.
     #[test]
-    fn who_may_use_up_the_cpu_time_is_not_held_and_counts_as_waiting() {
+    fn threads_that_may_use_up_the_cpu_time_are_not_frozen_and_count_as_waiting() {
         let pager = quiet::pager_by(Clock::simulated());
         let pool = Pool::new(1 << 30, 64 * 4096, 0);
         let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
@@ -353,7 +353,7 @@ mod tests {
     /// frozen child could be reclaimed, so it was never released, and the run ended as out of
     /// memory.
     #[test]
-    fn a_child_that_has_yet_to_start_its_agent_is_not_held() {
+    fn a_child_that_has_yet_to_start_its_agent_is_not_frozen() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let runs = |_, state| state == 'R';
         let mut freezer = Freezer::default();

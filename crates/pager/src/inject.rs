@@ -568,7 +568,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_running_program_is_told_is_laid_out_as_the_kernel_would() {
+    fn the_environment_for_an_injected_agent_has_the_layout_of_the_kernel() {
         let way = Way { socket: "/run/ebb-1/socket".into(), pool_bytes: 4096, loaded: false };
         let laid = environment(0x1000, &way);
         let word = |index: usize| number(&laid, index * 8, 8).expect("a word");
@@ -585,7 +585,7 @@ mod tests {
     /// INJECT-5: a process that never stops keeps a thread busy, so the number of attempts is
     /// limited.
     #[test]
-    fn no_more_than_a_few_are_under_way() {
+    fn the_number_of_injections_under_way_is_limited() {
         let taken: Vec<UnderWayGuard> =
             std::iter::from_fn(|| UnderWayGuard::take(u32::MAX)).collect();
         assert_eq!(taken.len(), UNDER_WAY_MAX);
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_and_no_program_that_takes_one_is_told_apart() {
+    fn wrong_images_and_programs_that_take_no_agent_are_recognized() {
         assert!(Image::parse(&[]).is_none());
         let mut cut = vec![0; 64];
         cut[56] = 2;

@@ -203,7 +203,7 @@ mod tests {
     /// Shows that a run whose program has ended never reports the number of the ended program, but
     /// that of its eldest process.
     #[test]
-    fn a_run_without_its_program_is_known_by_the_eldest() {
+    fn a_run_without_its_program_is_known_by_its_eldest_process() {
         let parent = |pid| Some(if pid == 70 { 20 } else { 1 });
         let started = |pid| (pid != 90).then_some(if pid == 20 { 5 } else { 9 });
         assert_eq!(eldest(&[90, 70, 30, 20], parent, started), Some(20));

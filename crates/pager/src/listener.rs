@@ -432,7 +432,7 @@ mod tests {
     use ebb_sys::socket::Socket;
 
     #[test]
-    fn who_has_yet_to_greet_is_waited_for_and_not_for_ever() {
+    fn a_connection_without_a_hello_is_kept_for_a_while_and_not_for_ever() {
         let pager = Arc::new(quiet::pager_by(Clock::simulated()));
         let mut agents = AgentListener::new(&pager);
         let (silent, _silents) = Socket::pair().expect("two sockets");

@@ -975,7 +975,7 @@ mod tests {
     /// Shows that unknown pages outside the areas read add up until all areas are read. Otherwise
     /// an area with few new pages at a time is never found.
     #[test]
-    fn what_is_unknown_elsewhere_adds_up() {
+    fn unknown_pages_outside_the_areas_read_add_up() {
         let mm = with_pool(Quiet::default());
         let unknown = |left, all| {
             mm.sought_areas(left, all);
@@ -990,7 +990,7 @@ mod tests {
     /// Shows that a child finds its call in the memory of any ancestor that forked before its agent
     /// had its own memory. The third generation calls by the link of the first.
     #[test]
-    fn a_child_is_heard_by_the_line_of_any_ancestor_that_forked_in_its_start() {
+    fn a_call_of_a_child_is_found_in_the_memory_of_any_ancestor() {
         let child_of = |parent: &Mm| with_pool(Quiet::default()).related_to(parent);
         let first = with_pool(Quiet::default());
         let (link, table) = line();
@@ -1014,7 +1014,7 @@ mod tests {
     /// Shows that two callers are told apart if one uses the parent's memory and the other the
     /// grandparent's. Both use the same entry at the same time.
     #[test]
-    fn calls_at_the_same_place_of_two_ancestors_are_both_heard() {
+    fn calls_in_the_same_slot_of_two_ancestors_are_both_heard() {
         let child_of = |parent: &Mm| with_pool(Quiet::default()).related_to(parent);
         let (first, parent) = (line(), line());
         let root = with_pool(Quiet::default());
@@ -1047,7 +1047,7 @@ mod tests {
     /// Shows that the identity page counts as one page, and takes one pool slot, until the agent
     /// has dropped it.
     #[test]
-    fn a_token_counts_until_its_place_is_dropped() {
+    fn an_identity_page_counts_until_its_pool_slot_is_dropped() {
         let (pager, mm) = (pager(), with_pool(Quiet::default()));
         let mut state = mm.lock();
         for turn in 1..=3 {
@@ -1075,7 +1075,7 @@ mod tests {
 
     /// Shows that failed attempts to place an identity page do not use up the pool slots.
     #[test]
-    fn a_token_that_cannot_be_put_there_gives_its_place_back() {
+    fn an_identity_page_that_cannot_be_placed_gives_its_pool_slot_back() {
         let pager = pager();
         for error in [PlaceError::Changing, PlaceError::Gone, PlaceError::NoMemory] {
             let mm = with_pool(Quiet { fails: Some(error), ..Quiet::default() });
@@ -1119,7 +1119,7 @@ mod tests {
     /// Shows that a REMAP moves only the registered parts of an area. The rest can still be
     /// registered later.
     #[test]
-    fn what_moves_counts_as_registered_as_far_as_it_did() {
+    fn a_remap_moves_only_the_registered_parts_of_an_area() {
         let mut areas = Areas::default();
         areas.add(10, 15);
         areas.add(25, 40);

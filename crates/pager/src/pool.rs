@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_reused_only_after_its_page_was_dropped() {
+    fn a_pool_slot_is_reused_only_after_its_page_was_dropped() {
         let mut pool = Pool::new(0x1000_0000, u64::from(6 + IDENTITY_PAGES) * 4096, 2);
         let slots: Vec<u32> = (0..4).map(|_| pool.take().unwrap()).collect();
         assert_eq!(slots, [0, 1, 2, 3]);
@@ -322,7 +322,7 @@ mod tests {
     /// Shows that a full pool keeps slots for identity pages, so that children can be told apart
     /// and their standby pages read.
     #[test]
-    fn a_full_pool_has_places_for_tokens() {
+    fn a_full_pool_has_slots_for_identity_pages() {
         let mut pool = Pool::new(0, u64::from(2 + IDENTITY_PAGES) * 4096, 0);
         assert_eq!([pool.take(), pool.take(), pool.take()], [Some(0), Some(1), None]);
         let mut child = pool.inherited();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_over_the_limit_stay_for_the_next_time() {
+    fn discard_runs_over_the_limit_stay_for_the_next_time() {
         let mut pool = Pool::new(0, u64::from(8 + IDENTITY_PAGES) * 4096, 0);
         for _ in 0..8 {
             pool.take().unwrap();

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stall_ends_with_its_touch_and_is_full_while_nobody_runs() {
+    fn a_stall_ends_with_its_fault_and_is_full_while_no_thread_runs() {
         let clock = Clock::simulated();
         let pressure = Pressure::new(clock.clone());
         let passes = || clock.advance(Duration::from_millis(20));

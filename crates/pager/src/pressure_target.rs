@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_between_the_least_and_what_was_allowed() {
+    fn the_limit_stays_between_the_least_and_the_allowed_one() {
         let mut target = PressureTarget::new(50, 20_000);
         let second = Duration::from_secs;
         assert_eq!(target.look(second(0), 0, 20_000, 10_000), None, "nothing is known yet");

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_takes_nothing_is_told_at_the_end() {
+    fn a_full_disk_under_a_recording_is_reported_at_the_end() {
         let recorder = Recorder::new(Path::new("/dev/full")).expect("it can be opened");
         for _ in 0..40 {
             recorder.note(MmId(2), (0..5_000).map(Vpn), false);

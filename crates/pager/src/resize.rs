@@ -348,7 +348,7 @@ mod tests {
     use super::Wish;
 
     #[test]
-    fn a_wish_is_understood_whole_or_refused() {
+    fn a_request_for_limits_is_understood_whole_or_refused() {
         let wish = Wish::parse("memory.max=67108864 memory.high=max tier.ram=1024").unwrap();
         let all = Wish { max: Some(64 << 20), high: Some(u64::MAX), ram: Some(1024), keep: false };
         assert_eq!(wish, all);

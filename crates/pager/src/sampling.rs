@@ -217,7 +217,7 @@ mod tests {
     /// faults the visible time falls again, but the sample stays small. A long round delays the
     /// next.
     #[test]
-    fn the_touches_of_the_sample_stay_few() {
+    fn the_sample_shrinks_until_its_faults_are_few() {
         let began = Clock::simulated().now();
         let sampling = Sampling::new(began);
         let mut now = began;

@@ -60,7 +60,7 @@ mod tests {
     /// Shows that a waiting thread causes a search within a second, long before the age has
     /// doubled. Otherwise a page would be lost although no search had looked.
     #[test]
-    fn a_thread_that_waits_has_its_process_sought_within_a_second() {
+    fn a_waiting_thread_causes_a_search_for_its_process_within_a_second() {
         let search = Search::default();
         assert!(search.begin(60_000, 60_000));
         search.fail(60_000);

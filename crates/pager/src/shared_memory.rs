@@ -255,7 +255,7 @@ mod tests {
     /// alone maps. If only the largest process counted, 32 processes with 240 MiB each would pass
     /// the limit by gigabytes.
     #[test]
-    fn what_many_map_that_fill_at_once_counts_as_far_as_it_is_each_ones_own() {
+    fn shared_memory_that_many_fill_at_once_counts_as_far_as_one_alone_maps_it() {
         let found = SharedPages { proportional: 9_000, alone: 8_000 };
         assert_eq!(believed(found, (10_000, 10_000), 500), 9_000, "nobody maps more meanwhile");
         assert_eq!(believed(found, (10_000, 12_000), 500), 8_000);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_since_a_walk_is_new_as_far_as_that_found_it_to_be() {
+    fn pages_mapped_since_a_walk_are_new_in_the_proportion_that_the_walk_found() {
         assert_eq!(Walk::default().new_of(500), 500, "no walk yet");
         assert_eq!(Walk { mapped: 1_000, pages: 900, alone: 800 }.new_of(500), 400);
         assert_eq!(Walk { mapped: 1_000, pages: 100, alone: 0 }.new_of(500), 0, "all map the same");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_counts_less_as_less_is_mapped_and_never_more() {
+    fn found_pages_count_less_as_less_is_mapped_and_never_more() {
         assert_eq!(since((800, 200), 800), 200, "four processes map the same");
         assert_eq!(since((800, 200), 400), 100);
         assert_eq!(since((800, 200), 1200), 200, "perhaps two more map the same");

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_relatives_share_is_there_once() {
+    fn pages_that_a_fork_group_shares_count_once() {
         let members = [member(1, 100, 50), member(2, 30, 0), member(1, 100, 50)];
         assert_eq!(identified(&members), 130);
     }
@@ -177,7 +177,7 @@ mod tests {
     /// Shows that pages belong to their last user after seven others have released them. With its
     /// old discount six of seven parts would be hidden.
     #[test]
-    fn what_relatives_let_go_of_is_its_last_holders() {
+    fn pages_that_the_others_release_belong_to_their_last_user() {
         let shared = 7000;
         let mut members = vec![member(1, shared, 6000); 7];
         assert_eq!(identified(&members), shared);
@@ -193,7 +193,7 @@ mod tests {
     /// SHARING-2: shows that the end of a process before the next count hides no pages of the
     /// others.
     #[test]
-    fn who_ends_takes_nothing_along_that_others_have() {
+    fn the_end_of_a_process_hides_no_pages_of_the_others() {
         let members = [member(1, 100, 50), member(1, 0, 50)];
         assert_eq!(identified(&members), 100);
         assert_eq!(identified(&members[..1]), 100, "reaped");
@@ -201,13 +201,13 @@ mod tests {
 
     /// Shows that pages with which a foreign process goes on do not count twice.
     #[test]
-    fn what_a_stranger_goes_on_with_is_counted_with_that() {
+    fn pages_that_a_foreign_process_takes_over_count_once() {
         let ended = Member { taken_over: true, ..member(1, 0, 50) };
         assert_eq!(identified(&[member(1, 100, 50), ended]), 50);
     }
 
     #[test]
-    fn a_child_that_nobody_can_tell_yet_is_part_of_its_family() {
+    fn an_unidentified_child_counts_with_its_fork_group() {
         let starting = Member { identified: false, ..member(1, 100, 90) };
         let held = held_by(vec![member(1, 100, 40), starting]);
         assert_eq!(
@@ -220,7 +220,7 @@ mod tests {
     /// Shows that pages of an unidentified child that its parent has released count once. They
     /// could count for the parent and for the foreign process that is the child.
     #[test]
-    fn a_child_that_nobody_can_look_into_is_not_there_twice() {
+    fn pages_of_an_unidentified_child_that_its_parent_released_count_once() {
         let child = Member { identified: false, ..member(1, 100, 100) };
         let held = |parent| held_by(vec![parent, child]);
         assert_eq!(held(member(1, 0, 0)), Holdings { identified: 0, unidentified: 0, bound: 100 });

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_is_held_for_longer_than_one_looks_is_had_in_the_end() {
+    fn a_lock_held_for_longer_than_a_thread_spins_is_taken_in_the_end() {
         let mutex = Mutex::new(1);
         std::thread::scope(|scope| {
             let held = mutex.lock().expect("nobody has it");
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_ends() {
+    fn a_spin_ends_with_a_value_or_with_its_time() {
         assert_eq!(look(Duration::ZERO, || None::<()>), None);
         let mut left = 100;
         let found = look(Duration::from_secs(10), || {

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_counts_against_all_that_threads_could_do() {
+    fn lost_time_counts_against_all_time_that_threads_could_run() {
         assert_eq!(
             seconds(&mut Watch::default(), 900, 4000, 60),
             None,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_time_of_it_is_forgotten() {
+    fn a_short_time_of_thrashing_is_forgotten() {
         let mut watch = Watch::default();
         for _ in 0..5 {
             assert_eq!(seconds(&mut watch, 1000, 1000, 4), None);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_is_told_what_is_waited_for_and_what_would_be_enough() {
+    fn the_message_says_where_time_went_and_which_limit_would_be_enough() {
         let finding =
             Finding { at_us: 0, lost_percent: 81, reads: vec![3, 0], enough_bytes: 80 << 20 };
         let store = ebb_swap::Store::open(

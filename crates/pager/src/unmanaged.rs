@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_of_a_kind_is_told_of_and_all_are_counted() {
+    fn only_the_first_of_a_kind_is_reported_and_all_are_counted() {
         let unmanaged = Unmanaged::default();
         unmanaged.hold(Kind::NoAgent, 7);
         assert_eq!(unmanaged.list(), [], "nobody of that kind was met");

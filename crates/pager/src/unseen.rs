@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_neither_ran_nor_was_served_is_lost() {
+    fn time_in_which_a_thread_neither_ran_nor_was_served_is_lost() {
         let mut samples = Samples::default();
         assert!(samples.add(&window(4, 4, true)));
         assert_eq!((samples.before_ns(), samples.after_ns()), (36_000 / 4, 4_000 / 4));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_slept_for_something_else_or_was_not_asleep_yet_tells_nothing() {
+    fn a_thread_that_slept_for_another_reason_or_not_yet_gives_no_sample() {
         let mut samples = Samples::default();
         assert!(!samples.add(&window(4, 5, true)));
         assert!(!samples.add(&Window { served_ns: 60_000, ..window(4, 4, true) }));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_waited_that_was_driven_off_its_cpu_is_no_fault_s() {
+    fn the_wait_of_a_preempted_thread_counts_for_no_fault() {
         let mut samples = Samples::default();
         assert!(samples.add(&window(4, 4, true)));
         let mut disturbed = window(8, 8, true);

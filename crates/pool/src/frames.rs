@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_is_told_once() {
+    fn a_used_page_is_reported_once() {
         let frames = Frames::new(130).unwrap();
         for (frame, page) in [(0, 9), (64, 8), (129, 7)] {
             frames.own(frame, PageId(page));

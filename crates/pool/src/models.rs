@@ -80,7 +80,7 @@ fn threads(page: &Arc<Page>, does: &[fn(&Page)]) {
 }
 
 #[test]
-fn two_who_write_are_alone_and_both_get_on() {
+fn two_writers_exclude_each_other_and_both_proceed() {
     check(3, || {
         let page = Arc::new(Page::default());
         threads(&page, &[Page::write, Page::write]);
@@ -89,7 +89,7 @@ fn two_who_write_are_alone_and_both_get_on() {
 }
 
 #[test]
-fn who_reads_sees_no_half_of_a_change() {
+fn a_reader_sees_no_half_of_a_change() {
     check(2, || {
         let page = Arc::new(Page::default());
         threads(&page, &[Page::write, Page::look, Page::look]);
@@ -98,7 +98,7 @@ fn who_reads_sees_no_half_of_a_change() {
 }
 
 #[test]
-fn what_is_latched_is_not_sent_out() {
+fn a_latched_page_is_not_evicted() {
     check(3, || {
         let page = Arc::new(Page::default());
         page.write();

@@ -23,7 +23,7 @@ fn read(pool: &Pool, page: u64) {
 }
 
 #[test]
-fn what_was_committed_is_there_when_it_is_opened_again() {
+fn committed_pages_are_there_when_the_pool_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
     for direct in [true, false] {
         let options = Options { direct, ..Options::frames(32) };
@@ -81,7 +81,7 @@ fn pages_that_are_read_once_push_nothing_out() {
 }
 
 #[test]
-fn what_was_asked_for_ahead_is_there() {
+fn prefetched_pages_are_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let pool = open(folder.path(), Options::frames(512));
     fill(&pool, 2_000);
@@ -116,7 +116,7 @@ fn a_journal_that_is_full_is_moved_to_the_file() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn wrong_options_and_pages_beyond_the_end_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = |options| Pool::open(folder.path().join("pages"), options).unwrap_err().to_string();
     assert_eq!(error(Options::frames(3)), "frames is 3, and must be 16 or more");
@@ -146,7 +146,7 @@ fn a_file_that_is_no_journal_is_left_alone() {
 }
 
 #[test]
-fn who_needs_a_frame_where_all_are_latched_is_told() {
+fn a_request_gets_an_error_while_all_frames_are_latched() {
     let folder = tempfile::tempdir().unwrap();
     let pool = open(folder.path(), Options::frames(16));
     fill(&pool, 40);

@@ -238,7 +238,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     #[test]
-    fn a_word_goes_its_way() {
+    fn the_word_of_a_page_passes_through_its_states() {
         let word = Word::default();
         assert_eq!(word.latch(Latch::Shared), Found::Missing);
         assert!(word.state().is_loading());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_read_at_once_than_can_be_counted() {
+    fn no_more_readers_share_a_latch_than_can_be_counted() {
         let word = Word::default();
         word.latch(Latch::Exclusive);
         word.publish(u32::MAX - 1, Some(Latch::Shared));
@@ -273,7 +273,7 @@ mod tests {
     /// Shows that writers are exclusive and no thread sleeps for ever. Threads add to two counters
     /// that agree whenever the latch is free, read them, evict and load.
     #[test]
-    fn who_writes_is_alone_and_nobody_sleeps_for_ever() {
+    fn writers_are_exclusive_and_no_thread_sleeps_for_ever() {
         let word = Word::default();
         let (one, two) = (AtomicU64::new(0), AtomicU64::new(0));
         let had = |how| {

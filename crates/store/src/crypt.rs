@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_opens_at_its_place_and_nowhere_else() {
+    fn a_page_decrypts_only_at_its_own_tier_and_number() {
         let key = Key::new().expect("a key");
         let plain = std::array::from_fn(|at| (at / 7) as u8);
         let mut sealed = plain;

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn good_lists() {
+    fn good_lists_of_tiers_are_parsed() {
         let table = [
             ("ram", vec![TierSpec::Ram { limit: None }]),
             ("ram:4096", vec![TierSpec::Ram { limit: Some(4096) }]),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_and_clusters() {
+    fn servers_and_clusters_are_parsed() {
         let hosts = |text| redis(text).hosts.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(hosts("redis://h"), ["h:6379"]);
         assert_eq!(hosts("redis://h:7,[::1]:8,1.2.3.4:9"), ["h:7", "[::1]:8", "1.2.3.4:9"]);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lists_say_what_where_and_what_instead() {
+    fn bad_lists_of_tiers_name_the_mistake_its_position_and_a_correction() {
         let table = [
             ("", 0, "a tier is missing; write ram"),
             ("ram,", 4, "a tier is missing"),

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn places_survive_packing() {
+    fn locations_survive_packing() {
         let mut table = Table::new();
         let file = |tier, page| Location::Far(FarLocation { tier, page });
         let places = [
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_ram_before_is_known_until_it_is_stored_anew() {
+    fn a_demotion_is_known_until_the_page_is_stored_anew() {
         let mut table = Table::new();
         let file = Location::Far(FarLocation { tier: 0, page: 9 });
         table.set(SlotId(4), 1, file);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_there_for_what_is_in_ram() {
+    fn only_pages_in_ram_need_links() {
         let mut table = Table::new();
         let runs = |table: &Table| table.links.iter().flatten().count();
         for slot in 0..RUN as u32 * 3 {
@@ -450,7 +450,7 @@ mod tests {
     /// Shows that the numbers of demotions wrap around after two million, and pages demoted
     /// recently are still recognised.
     #[test]
-    fn the_edge_is_told_when_numbers_come_round() {
+    fn the_edge_is_known_when_numbers_of_demotions_wrap_around() {
         let mut table = Table::new();
         for slot in 0..64 {
             table.set(SlotId(slot), 0, ram(slot));

@@ -146,7 +146,7 @@ fn asynchronous_reader(store: &Store, versions: &Versions, seed: u64) {
 }
 
 #[test]
-fn readers_see_only_what_was_current() {
+fn readers_see_only_current_pages() {
     for (tiers, use_io_uring) in
         [("ram:400K,file", true), ("ram:400K,file", false), ("ram", true), ("file", true)]
     {

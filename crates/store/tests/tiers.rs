@@ -37,7 +37,7 @@ fn same_filled_pages_take_no_room() {
 }
 
 #[test]
-fn what_compresses_badly_goes_to_the_file_or_stays_where_it_is() {
+fn incompressible_pages_go_to_the_file_or_stay_where_they_are() {
     let store = open("ram,file", "", true);
     put(&store, &[(0, page(0, 15)), (1, page(1, 7))]);
     let stats = store.stats();

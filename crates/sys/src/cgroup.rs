@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_outside_of_what_is_mounted() {
+    fn only_the_mount_point_is_read_of_a_cgroup_outside_the_namespace() {
         let mounts = "35 25 0:30 /../.. /sys/fs/c\\040group rw - cgroup2 none rw\n";
         let files = |groups, mounts| files(Resource::Memory, groups, mounts);
         assert_eq!(files("0::/../x\n", mounts), ["/sys/fs/c group/memory.max"]);
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_memory() {
+    fn limits_of_memory_are_parsed() {
         assert_eq!(bytes("max\n"), None);
         assert_eq!(bytes("9223372036854771712\n"), None);
         assert_eq!(bytes("1073741824\n"), Some(1 << 30));
     }
 
     #[test]
-    fn limits_of_cpu_time() {
+    fn limits_of_cpu_time_are_recognized() {
         assert!(is_quota("20000 100000\n") && is_quota("20000\n"));
         assert!(!is_quota("max 100000\n") && !is_quota("-1\n") && !is_quota(""));
         assert!(stops_at_the_end_of_calls("6.18.44-fc") && stops_at_the_end_of_calls("7.0.0"));

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_gave_up_is_begun_again() {
+    fn only_a_call_that_gave_up_is_begun_again() {
         let gave_up = -i64::from(libc::EINTR);
         let Remedy::Again(again) = remedy(&behind(libc::SYS_epoll_wait, gave_up)) else {
             panic!("it gave up")
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_done_and_the_sum_returned() {
+    fn the_rest_of_a_partial_call_is_done_and_the_sum_returned() {
         let Remedy::Rest(rest) = remedy(&behind(libc::SYS_write, 30)) else { panic!("a part") };
         let call = rest.registers();
         assert_eq!((call.rsi, call.rdx, call.rip, call.rax), (5030, 70, 1000, 1));

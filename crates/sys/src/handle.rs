@@ -274,7 +274,7 @@ mod tests {
 
     /// A thread that waits in a system call must not count, because it would notice being frozen.
     #[test]
-    fn who_is_in_a_system_call_touches_nothing() {
+    fn a_thread_in_a_system_call_counts_as_accessing_no_memory() {
         let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
         eventually_is("its state", Some('S'), || handle.state(None));
@@ -287,7 +287,7 @@ mod tests {
     /// Without this distinction a detach failed with "process 31232 is stopped", because the
     /// freezer had stopped the process for three milliseconds.
     #[test]
-    fn whom_this_process_holds_is_not_stopped() {
+    fn a_process_that_this_one_freezes_does_not_count_as_stopped() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
         let stands = |state| eventually_is("its state", Some(state), || handle.state(None));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_an_ended_process_is_an_error_and_never_anothers() {
+    fn a_handle_of_an_ended_process_gives_errors_and_never_reaches_another() {
         let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
         assert!(handle.areas(None).is_ok() && handle.has_thread(child.id()));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_tied_ends_with_the_line_and_nobody_else_does() {
+    fn only_tied_processes_end_with_the_lifeline() {
         let line = Lifeline::new().expect("a pipe");
         let (mut tied, mut also, mut let_go) = (sleeper(), sleeper(), sleeper());
         let tie = |child: &Child| line.tie(&Handle::open(child.id()).expect("it runs"));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_ended_cannot_be_tied() {
+    fn an_ended_process_cannot_be_tied() {
         let line = Lifeline::new().expect("a pipe");
         let mut child = sleeper();
         let handle = Handle::open(child.id()).expect("it runs");

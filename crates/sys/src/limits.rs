@@ -117,7 +117,7 @@ mod tests {
 
     /// Runs in a separate process, because limits apply to the whole process.
     #[test]
-    fn what_is_shed_comes_back_for_a_program() {
+    fn limits_that_the_pager_sheds_come_back_for_a_program() {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -St; ulimit -Ht"]);
         // SAFETY: the hook only calls the kernel.

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stretch_reaches_as_far_as_so_many_pages_do() {
+    fn a_range_reaches_as_far_as_the_wanted_number_of_present_pages() {
         let pages = 64;
         let mut memory = crate::anon::AnonBuffer::new(pages * 4096).unwrap();
         for page in (0..pages).step_by(2) {

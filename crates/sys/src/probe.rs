@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_grants_works() {
+    fn userfaultfd_features_that_the_kernel_grants_work() {
         let Ok(known) = features_known() else {
             ebb_testing::skip("userfaultfd is refused here");
         };

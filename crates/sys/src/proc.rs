@@ -555,7 +555,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn what_is_alone_in_shared_memory_is_what_no_other_memory_can_be() {
+    fn private_pages_that_cannot_be_other_memory_are_shared_memory_of_one_process() {
         let text =
             "Rss: 4000 kB\nPss_Shmem: 3200 kB\nPrivate_Clean: 400 kB\nPrivate_Dirty: 2000 kB\n";
         // 100 pages are other memory, and all of them may be private.
@@ -580,11 +580,11 @@ mod tests {
     }
 
     #[test]
-    fn areas_that_are_asked_for_are_those_that_are_read() {
+    fn only_the_requested_areas_are_read() {
         let buffer = crate::anon::AnonBuffer::new(16 * 4096).unwrap();
         let start = buffer.as_ptr() as u64;
         let maps = || File::open("/proc/self/maps").unwrap();
-        let code = areas_that_are_asked_for_are_those_that_are_read as *const () as u64;
+        let code = only_the_requested_areas_are_read as *const () as u64;
         let ranges = [(code, code + 1), (start, start + 4096), (start + 4096, start + 3 * 4096)];
         let mut read = areas(std::process::id()).unwrap();
         read.retain(|area| ranges.iter().any(|&(from, to)| area.start < to && area.end > from));
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_is_read_from_the_flags_of_each_area() {
+    fn areas_that_a_fork_passes_on_are_read_from_their_flags() {
         let text = "1000-2000 rw-p 00000000 00:00 0 \nRss:    4 kB\nVmFlags: rd wr mr mw me ac wf um uw\n\
                     2000-3000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dc\n\
                     3000-4000 rw-p 00000000 00:00 0 \nVmFlags: rd wr um\n";
@@ -619,7 +619,7 @@ mod tests {
     /// Measures another, waiting process, because in this one other tests map memory and fork
     /// meanwhile.
     #[test]
-    fn a_process_that_waits_has_little_to_itself_and_no_more_than_the_whole() {
+    fn a_waiting_process_has_few_private_pages_and_no_larger_share_than_the_whole() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo x; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_is_told_from_other_memory() {
+    fn shared_memory_is_distinguished_from_other_memory() {
         let status = "VmRSS:\t  400 kB\nRssAnon:\t  100 kB\nRssShmem:\t  200 kB\n";
         assert_eq!(rolled_up(status, "RssShmem:").unwrap(), 50);
         if name(2) == "kthreadd" {

@@ -94,7 +94,7 @@ mod tests {
 
     /// Runs as root: shows that the capability is dropped again and that nothing else changes.
     #[test]
-    fn a_right_taken_up_is_put_down_again() {
+    fn a_raised_capability_is_dropped_again() {
         std::thread::spawn(|| {
             let held = capabilities(None).unwrap();
             let right = CapabilitySet::SYS_PTRACE;

@@ -242,7 +242,7 @@ mod tests {
     use ebb_testing::eventually_some;
 
     #[test]
-    fn times_of_rest_are_counted() {
+    fn sleeps_of_a_thread_are_counted() {
         let (pid, thread) = (std::process::id(), this_thread());
         let before = sleeps_in(pid, thread).unwrap();
         // The test's wait sleeps between its looks.

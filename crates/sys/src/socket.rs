@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_is_told_that_nothing_is_there_or_fits() {
+    fn a_nonblocking_call_reports_that_nothing_is_there_or_fits() {
         let (one, other) = Socket::pair().unwrap();
         let mut bytes = [0; 8];
         assert_eq!(one.receive_now(&mut bytes, &mut Vec::new()).unwrap(), None);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_something_or_ends_is_ready() {
+    fn a_socket_is_ready_when_its_peer_sends_or_ends() {
         let (one, other) = Socket::pair().unwrap();
         assert!(!one.is_ready_within(Duration::from_millis(1)));
         other.send(b"word", &[]).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_nobody_in_is_told_apart_from_who_is_not_there() {
+    fn a_full_listener_is_distinguished_from_a_missing_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         assert!(Socket::connect_now(&path).is_err());

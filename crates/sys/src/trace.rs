@@ -179,7 +179,7 @@ mod tests {
     use std::process::{Child, ChildStdout, Command, Stdio};
 
     #[test]
-    fn a_held_process_does_nothing_and_then_goes_on() {
+    fn a_frozen_process_does_nothing_and_then_goes_on() {
         let script = "while :; do echo; done";
         let mut child =
             Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
@@ -268,7 +268,7 @@ mod tests {
     /// Without the repair the read fails with EINTR, and the program believes that no answer will
     /// come.
     #[test]
-    fn who_is_held_while_it_waits_for_some_time_waits_on() {
+    fn a_process_frozen_in_a_wait_with_a_time_limit_waits_on() {
         let (mut child, output) = perl(
             r#"use Socket; socketpair(my $here, my $there, AF_UNIX, SOCK_STREAM, PF_UNSPEC);
             setsockopt($here, SOL_SOCKET, SO_RCVTIMEO, pack("qq", 3600, 0));
@@ -287,7 +287,7 @@ mod tests {
     /// Without the repair the write returns a part, which a program without signals need not
     /// expect.
     #[test]
-    fn who_is_held_while_it_writes_writes_all() {
+    fn a_process_frozen_in_a_write_writes_everything() {
         let (child, mut output) = perl("ready; print STDERR syswrite(STDOUT, 'x' x 1000000)");
         let (go, gone) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
@@ -313,7 +313,7 @@ mod tests {
 
     /// A handler that is meant to end a call still does.
     #[test]
-    fn who_is_held_as_a_signal_comes_is_told_of_that() {
+    fn a_signal_that_arrives_during_a_freeze_still_ends_the_call() {
         let (mut child, output) = perl(HANDLER);
         let pid = child.id();
         assert!(!disturb(pid, || signal(pid), || {}), "the signal has ended the call");
@@ -323,7 +323,7 @@ mod tests {
 
     /// While the rest of a call waits, a signal interrupts it as any other call.
     #[test]
-    fn who_does_the_rest_of_a_call_takes_signals() {
+    fn the_rest_of_an_interrupted_call_takes_signals() {
         let (mut child, output) = perl(HANDLER);
         let pid = child.id();
         let goes_on = || {

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn it_makes_calls_and_goes_on_as_if_nothing_had_been() {
+    fn a_tracee_makes_calls_and_then_goes_on_unchanged() {
         let child = standing("grep -c '' /proc/self/status; grep TracerPid /proc/$$/status");
         let mut program = Tracee::of(child.id()).expect("it stands");
         assert_eq!(program.call(libc::SYS_getpid, [0; 6]).expect("a call"), u64::from(child.id()));
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_comes_meanwhile_reaches_it_afterwards() {
+    fn a_signal_during_calls_reaches_the_tracee_afterwards() {
         use std::os::unix::process::ExitStatusExt;
         let mut child = standing("while :; do :; done");
         let mut program = Tracee::of(child.id()).expect("it stands");
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_in_it_is_an_error_and_it_goes_on() {
+    fn a_failure_in_a_tracee_is_an_error_and_the_tracee_goes_on() {
         let mut child = standing("exit 3");
         let mut program = Tracee::of(child.id()).expect("it stands");
         let error = program.run(8, 0, program.stack()).expect_err("nothing lies there");
@@ -456,7 +456,7 @@ mod tests {
 
     /// Interruptions do not shorten the program's system calls, with a time limit or without.
     #[test]
-    fn one_that_sleeps_is_interrupted_and_sleeps_on() {
+    fn a_sleeping_tracee_is_interrupted_and_sleeps_on() {
         // The program reports whether it has slept its full time. It then waits for its end, while
         // nothing interrupts it.
         let mut child = script(
@@ -494,7 +494,7 @@ mod tests {
 
     /// Without TRACEE-4 the end of a stop counted as the end of a call that was not yet made.
     #[test]
-    fn calls_of_one_that_others_stop_and_have_go_on_are_whole() {
+    fn calls_in_a_tracee_that_others_stop_and_continue_are_whole() {
         let mut child = script("/bin/sh", "echo ready; read word; exit 3");
         let (mut lines, id) = (lines_of(&mut child), child.id());
         assert_eq!(lines.next().expect("a line").expect("text"), "ready");
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trap_that_somebody_sends_is_not_the_end_of_a_call_and_reaches_it_afterwards() {
+    fn a_sigtrap_from_outside_is_not_the_end_of_a_call_and_arrives_afterwards() {
         use std::os::unix::process::ExitStatusExt;
         let mut child = script("/bin/sh", "echo ready; read word");
         assert_eq!(lines_of(&mut child).next().expect("a line").expect("text"), "ready");
@@ -562,7 +562,7 @@ mod tests {
     /// Without the restart the read fails with EINTR, and the program believes that no answer will
     /// come.
     #[test]
-    fn one_that_waits_for_some_time_waits_on() {
+    fn a_tracee_in_a_wait_with_a_time_limit_waits_on() {
         let mut child = script(
             "/usr/bin/perl",
             r#"use Socket; socketpair(my $here, my $there, AF_UNIX, SOCK_STREAM, PF_UNSPEC);

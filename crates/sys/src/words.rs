@@ -27,7 +27,7 @@ mod tests {
     /// A process that was named after an output line of Ebb's could put that line into Ebb's
     /// messages.
     #[test]
-    fn a_terminal_acts_upon_nothing_and_lines_stay_one() {
+    fn plain_text_has_no_control_characters_and_stays_one_line() {
         assert_eq!(plain("\x1b[31m\nebb: ok\u{9b}2J"), " [31m ebb: ok 2J");
         assert_eq!(plain("köln 東京"), "köln 東京");
         assert_eq!(brief("köln\n", 3), "köl...");

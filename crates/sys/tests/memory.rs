@@ -68,7 +68,7 @@ fn a_shared_page_that_is_read_stays_shared() {
 }
 
 #[test]
-fn what_is_missing_ends_a_reading() {
+fn a_missing_page_ends_a_read() {
     let at = filled();
     let hole = (at + 3 * PAGE as u64) as *mut libc::c_void;
     // SAFETY: the range is within the mapping, and no other code uses it.

@@ -129,7 +129,7 @@ fn an_address_space_that_has_ended_says_so() {
 /// 6.18 a move that meets a change of the page-table entry answers EEXIST though it has moved the
 /// page. If the pager trusted the result, it would drop the page's new location and lose the page.
 #[test]
-fn a_move_that_finds_its_place_taken_may_have_moved_the_page() {
+fn a_move_that_answers_eexist_may_have_moved_the_page() {
     const MOVES: u32 = 20_000;
     let uffd = uffd(feature::MOVE);
     let at = registered(&uffd, 2);
@@ -174,7 +174,7 @@ fn a_move_that_finds_its_place_taken_may_have_moved_the_page() {
 /// Only the page map shows the guard. The marker of write protection looks much the same, but its
 /// page is unmapped.
 #[test]
-fn what_is_vacant_can_be_told_from_what_is_guarded() {
+fn the_page_map_distinguishes_vacant_pages_from_guard_regions() {
     const GUARD_INSTALL: i32 = 102;
     let uffd = uffd(feature::WP_UNPOPULATED);
     let at = registered(&uffd, 4);

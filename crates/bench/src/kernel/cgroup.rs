@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_count_who_was_killed() {
+    fn oom_kills_are_read_from_both_cgroup_versions() {
         assert_eq!(oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3);
         assert_eq!(oom_kills("low 0\nmax 12\noom 1\noom_kill 1\noom_group_kill 0\n"), 1);
         assert_eq!(oom_kills(""), 0);

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_compressed_swap() {
+    fn the_sizes_of_compressed_swap_are_read_from_mm_stat() {
         let text = "  8192 74 12288 0 16384 0 0 0 0\n";
         let expected = Compressed { original_bytes: 8192, used_bytes: 12288 };
         assert_eq!(parse_stat(text), Some(expected));

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_is_undone_first() {
+    fn the_last_change_is_undone_first() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (folder.path().join("o'ne"), folder.path().join("two"));
         std::fs::write(&one, "before\n").unwrap();

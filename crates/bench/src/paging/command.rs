@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_are_read() {
+    fn a_load_is_parsed_into_pattern_threads_and_busy_processes() {
         let wanted = |pattern, threads, busy| Ok(Wanted { pattern, threads, busy });
         assert_eq!(parse("zipf:2"), wanted("zipf", 2, false));
         assert_eq!(parse("uniform"), wanted("uniform", 1, false));

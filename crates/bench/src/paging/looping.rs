@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_is_measured_and_pages_are_verified() {
+    fn the_second_half_of_the_accesses_is_measured_and_pages_are_verified() {
         let words: Vec<AtomicU64> = (0..8 * WORDS).map(|_| AtomicU64::new(0)).collect();
         let popularity = Alias::zipf(8, 1);
         fill(&words, None);

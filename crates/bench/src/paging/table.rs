@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_with_their_quartiles_and_the_noise() {
+    fn the_table_of_rates_has_their_quartiles_and_the_noise() {
         let ebb =
             row("ebb", Environment::Ebb { limit_bytes: 1, more: vec![] }, &[80.0, 90.0, 100.0]);
         let plain = row("plain", Environment::Plain, &[1000.0, 1100.0, 1050.0]);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_lists() {
+    fn options_have_defaults_and_lists_are_parsed() {
         let args = parse(&[]).unwrap();
         assert_eq!((args.rounds, args.timeout), (5, 300));
         assert_eq!(
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused() {
+    fn wrong_rounds_shares_and_programs_are_refused() {
         let refused = |words: &[&str]| run(&parse(words).unwrap()).unwrap_err();
         assert!(refused(&["--rounds", "0"]).contains("--rounds"));
         assert!(refused(&["--shares", "50,0"]).contains("--shares 0"));

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_text_each_time() {
+    fn the_generated_c_text_is_the_same_each_time() {
         let text = c_text(2, 3);
         assert_eq!(text, c_text(2, 3));
         assert_eq!(text.lines().count(), 2 + 2 * 11 + 1 + 3 + 1);

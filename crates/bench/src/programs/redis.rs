@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_and_answers() {
+    fn the_redis_client_writes_requests_and_reads_answers() {
         assert_eq!(request(&[b"GET", b"a"]), b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n");
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut client = Client { stream: BufReader::new(ours) };

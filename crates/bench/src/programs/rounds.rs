@@ -109,8 +109,9 @@ pub fn measure(
     if alone.end != End::Done {
         return Err(format!("{} does not run by itself: {:?}", program.name, alone.end));
     }
-    let peak_bytes =
-        alone.peak_bytes.ok_or_else(|| format!("the peak memory of {} is unknown", program.name))?;
+    let peak_bytes = alone
+        .peak_bytes
+        .ok_or_else(|| format!("the peak memory of {} is unknown", program.name))?;
     let mut rows = vec![Row::new(Environment::Plain, None)];
     let zram = peers.contains(&Peer::Zram) && !shares.is_empty();
     let ratio = match shares.iter().min() {
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_parts_of_a_limit_together_are_the_limit() {
+    fn the_resident_and_the_compressed_part_add_up_to_the_limit() {
         let mib = 1 << 20;
         let Environment::Zram { limit_bytes, memory_bytes: Some(memory_bytes), .. } =
             divided(200 * mib, 100 * mib, 0.3, 0)
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_lost_when_most_of_it_is() {
+    fn a_row_is_lost_when_most_of_its_rounds_failed() {
         let sample = |end| Sample {
             end,
             wall_s: 1.0,

@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_is_of_what_was_read_and_not_of_how() {
+    fn a_checksum_depends_on_the_bytes_and_not_on_the_size_of_reads() {
         struct Slowly<'a>(&'a [u8]);
         impl Read for Slowly<'_> {
             fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {

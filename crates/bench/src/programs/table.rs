@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_at_one_share() {
+    fn the_table_shows_a_program_at_one_share() {
         let killed = [f64::NAN; 3];
         let file: [&[f64]; 2] = [&[4.2, 4.0, 4.1], &[2.0, 2.1, 2.05]];
         let text = "\
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn means_tell_what_is_left_out_and_what_is_a_bound() {
+    fn means_name_bounds_and_programs_that_are_left_out() {
         let late = [f64::INFINITY; 3];
         let killed = [f64::NAN; 3];
         let one = measured(&[2.0, 2.0, 2.0], [&[8.0, 8.0, 8.0], &[9.0, 9.0, 9.0]], &killed);

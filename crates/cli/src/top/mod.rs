@@ -456,7 +456,7 @@ mod tests {
 
     /// Shows that Esc is not lost when it is read together with the next key, as on a busy machine.
     #[test]
-    fn esc_counts_where_it_is_read_with_the_key_behind_it() {
+    fn esc_is_not_lost_when_it_is_read_with_the_next_key() {
         let run = Followed { supervisor: 1, map: Some(0), ..Followed::default() };
         let page = Page::Run(Box::new(run));
         let mut app = App::new(page, Duration::from_secs(3600)).expect("a thread");

@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_managed_is_shown_where_there_is_some() {
+    fn unmanaged_memory_is_shown_if_there_is_some() {
         let seen = Seen::default().next(view());
         assert!(!text(&run(PLAIN, &seen, 4712, 22)).contains("beside"));
         let unmanaged = vec!["24.0 MiB at most in 1 process statically linked (x)".to_owned()];
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_for_the_first_time_has_no_rate() {
+    fn the_first_view_of_a_run_has_no_rates() {
         let seen = Seen::default().next(view());
         assert_eq!(seen.faults("file"), 0.0);
         // Rates begin anew with another run of the same number.
@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_act_on_the_terminal() {
+    fn a_command_name_sends_no_escape_codes_to_the_terminal() {
         let run = ps::Run {
             pid: 1,
             memory_max_bytes: 1,

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_without_a_screen_is_refused_with_what_to_do_instead() {
+    fn a_terminal_without_a_screen_is_refused_with_an_alternative() {
         let why = |term: &str, is| why_not(Some(OsStr::new(term)), is);
         assert_eq!(why("xterm-256color", true), None);
         assert_eq!(why("linux", true), None);

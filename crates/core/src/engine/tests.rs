@@ -56,7 +56,7 @@ fn a_pass_looks_at_its_share_and_no_more() {
 /// Shows that the engine reports out of memory if no page can leave. It tries once under every
 /// pressure, and not for ever.
 #[test]
-fn what_cannot_leave_is_despaired_of() {
+fn the_engine_reports_out_of_memory_if_no_page_can_leave() {
     for evidence in [Evidence::Standby, Evidence::AccessedBits] {
         let (mut engine, _space, wake_requests) = full(5_000, evidence);
         let mut order = first(&mut engine, &wake_requests);
@@ -128,7 +128,7 @@ fn a_page_in_use_stays_by_either_evidence() {
 }
 
 #[test]
-fn loads_say_what_they_cost() {
+fn the_cost_of_loads_is_the_mean_of_near_and_far_loads() {
     let loads = Loads { near: 90, far: 10, ..Loads::default() };
     assert_eq!(loads.cost_permille(), Some((90 * NEAR_COST + 10 * FAR_COST) / 100));
     assert_eq!(loads.since(&loads).cost_permille(), None);
@@ -188,7 +188,7 @@ fn stored(tunables: Tunables, evidence: Evidence) -> Vec<Vpn> {
 
 /// `ebb run --set` refuses these switches: none changes what an engine stores.
 #[test]
-fn switches_of_the_laboratory_decide_nothing_here() {
+fn switches_of_the_lab_do_not_change_what_an_engine_stores() {
     for evidence in [Evidence::Standby, Evidence::AccessedBits] {
         let before = stored(evidence.tunables(), evidence);
         assert!(before.len() > 1_000, "{}", before.len());

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_and_the_middle() {
+    fn a_list_loses_folios_at_both_ends_and_in_the_middle() {
         let f = Folios::new(8);
         let mut l = list(&f, &[1, 2, 3]);
         l.push_head(&f, Pfn(0));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_folio_is_told_who_came_sixteen_places_later() {
+    fn a_folio_has_a_hint_at_the_one_that_was_added_sixteen_later() {
         let f = Folios::new(64);
         let mut l = List::default();
         (0..40).for_each(|i| l.push_head(&f, Pfn(i * 7 % 64)));

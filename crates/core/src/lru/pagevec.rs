@@ -105,7 +105,7 @@ mod tests {
     /// Shows that a folio whose frame went to another memcg is left alone. Otherwise its links
     /// would leave one list and its length be taken from another's.
     #[test]
-    fn a_folio_that_was_reclaimed_before_it_is_moved_stays_with_the_memcg_that_has_its_frame() {
+    fn a_reclaimed_folio_stays_with_the_memcg_that_has_its_frame() {
         let mut rig = Rig::of_kind(8, Tunables::preset("classic").unwrap(), LruKind::Classic);
         let pfns: Vec<Pfn> = (0..4).map(|_| rig.fill(LruType::File).unwrap()).collect();
         let mut gathered = Pagevec::default();

@@ -451,7 +451,7 @@ mod tests {
     use crate::tunables::LruKind;
 
     #[test]
-    fn a_shadow_gives_back_what_was_packed() {
+    fn a_shadow_unpacks_to_the_packed_values() {
         let s = Shadow::pack(u64::MAX, 0xbeef, 63, true);
         assert_eq!((s.memcg(), s.node(), s.workingset()), (0xbeef, 63, true));
         assert_eq!(s.token(), (1 << Shadow::TOKEN_BITS) - 1, "the token is truncated");
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn both_lrus_take_as_many_at_a_time_as_they_are_told() {
+    fn both_lrus_isolate_batches_of_the_configured_size() {
         for (kind, preset) in [(LruKind::Classic, "classic"), (LruKind::Gen, "k72")] {
             for batch in [32, 4] {
                 let mut tun = Tunables::preset(preset).unwrap();
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn the_target_is_a_part_of_small_memories() {
+    fn the_target_of_a_task_is_a_share_of_a_small_memory() {
         let mut tun = Tunables::default();
         tun.reclaim.parts = 512;
         assert_eq!([1 << 20, 4096, 10].map(|pages| task_target(pages, &tun)), [32, 8, 1]);

@@ -424,7 +424,7 @@ mod tests {
     /// Spec 6.2: the fate of a mapped folio. It depends on the earlier reference, the number of
     /// young entries, program text, type and dirtiness.
     #[test]
-    fn the_classic_two_touch_table() {
+    fn the_classic_lru_decides_about_a_mapped_folio_by_its_references() {
         let mut tun = Tunables::preset("classic").unwrap();
         tun.classic.fold = 0;
         for (was, young, exec, ty, dirty, expected) in [

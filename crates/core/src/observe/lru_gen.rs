@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_table() {
+    fn bad_commands_have_the_error_numbers_of_the_kernel() {
         for bad in [
             "",
             "+",

@@ -169,7 +169,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn the_text_is_the_kernels() {
+    fn the_text_of_psi_has_the_form_of_the_kernel() {
         let mut psi = Psi::new(0);
         psi.start(0);
         psi.start(0);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn full_is_when_nobody_does_anything_useful() {
+    fn full_pressure_counts_only_while_all_tasks_stall() {
         let mut psi = Psi::new(0);
         psi.start(0);
         psi.start(0);

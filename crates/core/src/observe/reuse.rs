@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_holds_nothing_is_used_for_the_first_time() {
+    fn a_fault_on_an_empty_page_counts_as_a_first_use() {
         let mut reuse = Reuse::new(16, 0);
         for (page, fresh) in [(1, true), (2, true), (1, false), (1, true)] {
             reuse.touch(page, fresh, 0);
@@ -505,7 +505,7 @@ mod tests {
 
     /// Shows that random uses are counted correctly although some find their page visible.
     #[test]
-    fn uses_that_nobody_saw_are_made_up_for() {
+    fn unseen_uses_of_visible_pages_are_estimated() {
         const PAGES: u64 = 64;
         let mut seed = 7u64;
         let mut reuse = Reuse::new(PAGES as usize, 0);
@@ -547,7 +547,7 @@ mod tests {
 
     /// Shows that the order of uses survives many renumberings of the positions.
     #[test]
-    fn a_long_row_of_uses_forgets_no_order() {
+    fn the_order_of_uses_survives_renumbering() {
         let mut reuse = Reuse::new(8, 0);
         (0..10_000u64).for_each(|at| assert!(reuse.touch(at % 5, false, at)));
         assert_eq!((reuse.misses(4).0, reuse.misses(5).0), (9995.0, 0.0), "a loop of five");

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_come_round_again_under_write_are_waited_for() {
+    fn kswapd_waits_for_pages_that_it_meets_again_under_writeback() {
         let met = |immediate| Met { taken: 32, writeback: 4, immediate, ..Met::default() };
         let passed = |immediate| Passed {
             scanned: 32,
@@ -425,7 +425,7 @@ mod tests {
     /// Shows that kswapd does not wait a millisecond after each pass for a missing zone, while
     /// tasks ask for the existing one.
     #[test]
-    fn a_pass_for_zones_that_are_not_there_waits_for_no_write() {
+    fn kswapd_waits_for_no_write_after_a_pass_for_a_missing_zone() {
         let nothing = Passed { writing: true, ..Passed::default() };
         assert_eq!(after(IdleIndex::Previous, NORMAL, &nothing), Step::AwaitWrites);
         assert!(matches!(after(IdleIndex::Zero, 0, &nothing), Step::Pass(_)));

@@ -115,7 +115,7 @@ fn work(policy: Policy, node: &Tiny, wake_requests: &WakeRequests, done: &Atomic
 }
 
 #[test]
-fn no_request_is_lost_between_asking_and_lying_down() {
+fn no_wake_request_is_lost_while_kswapd_goes_to_sleep() {
     nobody_is_forgotten(AsksWhen::After, 2, 2);
 }
 
@@ -132,7 +132,7 @@ fn a_task_that_asks_too_early_is_forgotten() {
 }
 
 #[test]
-fn taking_a_request_leaves_nobody_asking() {
+fn kswapd_takes_each_wake_request_once() {
     loom::model(|| {
         let node = Tiny { free: AtomicI64::new(0) };
         let policy = PREVIOUS;

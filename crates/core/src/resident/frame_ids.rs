@@ -145,7 +145,7 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "frame number 0 is free already")]
-    fn a_number_given_back_twice_is_refused_by_name() {
+    fn a_frame_id_freed_twice_is_refused_by_name() {
         let mut ids = FrameIds::default();
         let pfn = ids.take();
         ids.give(pfn);

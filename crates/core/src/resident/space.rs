@@ -179,7 +179,7 @@ mod tests {
     use crate::types::Pfn;
 
     #[test]
-    fn tables_that_hold_nothing_any_more_are_let_go() {
+    fn empty_tables_are_freed() {
         let mut space = Space::new(MmId(1));
         for vpn in [3, 600, 601, 5000] {
             space.set(Vpn(vpn), Entry::Standby(Pfn(vpn as u32)));

@@ -142,7 +142,7 @@ mod tests {
         Edges { near: 0, far: 0, ratio_permille: 4000, near_cost: 20, far_cost: 120 };
 
     #[test]
-    fn pages_that_nobody_asks_a_file_for_leave_their_room_to_memory() {
+    fn compressed_memory_shrinks_while_no_page_is_loaded_from_the_file() {
         let mut split = Split::new(1 << 20, 1 << 19);
         let all: Vec<u64> = std::iter::repeat_with(|| split.look(Edges { near: 100, ..EDGES }))
             .take(200)

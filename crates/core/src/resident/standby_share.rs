@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_in_constant_use_are_not_cooled_and_what_nobody_uses_is() {
+    fn many_reactivations_lower_the_standby_share_and_none_raises_it() {
         let mut share = StandbyShare::new(500);
         assert_eq!(after(&mut share, 400), LEAST_PERMILLE);
         assert_eq!(after(&mut share, 0), 500);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn where_loads_are_dear_more_rescues_pay() {
+    fn expensive_loads_justify_more_reactivations() {
         let mut share = StandbyShare::new(500);
         share.set_load_cost(9000);
         assert_eq!(after(&mut share, 110), 500);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_was_asked_for() {
+    fn the_standby_share_never_exceeds_the_configured_one() {
         assert_eq!(StandbyShare::new(30).permille(), 30);
         assert_eq!(after(&mut StandbyShare::new(0), 0), 0);
     }

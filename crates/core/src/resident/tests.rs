@@ -11,7 +11,7 @@ fn touch_fresh(set: &mut Resident, space: &mut Space, pages: u64) {
 }
 
 #[test]
-fn oldest_leave_first_and_a_rescued_page_stays() {
+fn the_oldest_pages_leave_first_and_a_reactivated_page_stays() {
     let mut set = Resident::new(1000, 1000);
     let mut space = Space::new(MmId(1));
     touch_fresh(&mut set, &mut space, 8);
@@ -53,7 +53,7 @@ fn a_page_found_accessed_where_it_lies_outlives_those_beside_it() {
 /// Shows that an isolation never returns more pages than requested. kswapd would get 65 for a batch
 /// of 64.
 #[test]
-fn never_more_are_isolated_than_asked_for() {
+fn an_isolation_never_returns_more_pages_than_requested() {
     let mut set = Resident::new(1000, 1000);
     let mut space = Space::new(MmId(1));
     touch_fresh(&mut set, &mut space, 900);
@@ -102,7 +102,7 @@ fn a_page_that_comes_back_soon_outlives_those_that_are_new() {
 }
 
 #[test]
-fn commands_age_and_isolate_and_say_what_is_wrong() {
+fn commands_age_and_isolate_and_bad_ones_get_an_error() {
     let mut set = Resident::new(1000, 1000);
     let mut space = Space::new(MmId(1));
     touch_fresh(&mut set, &mut space, 500);
@@ -178,7 +178,7 @@ fn fork(set: &mut Resident, parent: &Space, mm: MmId, max: u64) -> Space {
 }
 
 #[test]
-fn a_child_has_all_of_its_parent_but_what_is_not_passed_on_however_it_is_copied() {
+fn a_child_gets_all_pages_that_are_passed_on_in_slices_of_any_size() {
     for max in [1, 2, 7, 600] {
         let mut set = Resident::new(1000, 1000);
         let mut parent = Space::new(MmId(1));

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_promised_stands_beside_what_is_measured() {
+    fn charges_count_beside_the_measured_resident_pages() {
         let mut zone = budget(1_000, 1_000);
         let mut charge = zone.try_charge(5, 0).expect("there is room");
         assert_eq!((zone.used(), zone.promised()), (5, 5));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_promised_more_than_there_is_or_the_reserve_unasked() {
+    fn no_charge_exceeds_the_limit_and_a_spare_charge_leaves_the_reserve() {
         let mut zone = budget(100, 100);
         let spare = zone.charge_spare(80);
         assert_eq!(spare.pages(), 60, "40 are the reserve");

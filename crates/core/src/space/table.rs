@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_come_in_order_from_any_page_on_and_can_be_let_go() {
+    fn tables_come_in_order_from_any_page_on_and_can_be_pruned() {
         let mut t = Tree::new();
         let pages = [5, 700, (1 << 18) + 3, (1 << 27) + (1 << 18), (1 << 36) - 1];
         for vpn in pages {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn touching_an_entry_marks_its_table() {
+    fn an_access_to_an_entry_marks_its_table() {
         let t = Tree::new();
         let p = t.place(Vpn(700));
         assert!(!p.directory.touched(1));

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_switch_is_in_it_once() {
+    fn the_reference_has_every_switch_once() {
         let text = reference();
         for key in Tunables::KEYS {
             assert_eq!(text.matches(&format!("* **`{key}=")).count(), 1, "{key}");

@@ -79,7 +79,7 @@ mod tests {
     use crate::scenario::Scenario;
 
     #[test]
-    fn of_every_mechanism_it_is_known_whether_it_ran() {
+    fn every_mechanism_has_counters_that_show_whether_it_ran() {
         for preset in [&[][..], &["preset=k72".to_owned()], &["preset=classic".to_owned()]] {
             let mut tun = Tunables::default();
             preset.iter().for_each(|p| tun.set(p).unwrap());

@@ -103,7 +103,8 @@ also = [\"read_p99_us\", \"refaults\", \"direct_s\", \"kswapd_s\"]
 }
 
 fn of_trace(path: &Path, format: Option<Format>) -> anyhow::Result<Known> {
-    let name = path.to_str().with_context(|| format!("{}: the path is not UTF-8", path.display()))?;
+    let name =
+        path.to_str().with_context(|| format!("{}: the path is not UTF-8", path.display()))?;
     let mut reader = Reader::open(path, format)?;
     let (mut pages, mut accesses, mut files) = (BTreeSet::new(), 0u64, false);
     let (mut records, mut time) = (Vec::new(), 0u64);
@@ -208,7 +209,7 @@ mod tests {
     use crate::scenario::run_once;
 
     #[test]
-    fn what_is_written_runs() {
+    fn a_written_scenario_runs() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mine.toml");
         let args = |trace| NewArgs {

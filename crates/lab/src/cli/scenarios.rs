@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_is_told_as_it_is_typed() {
+    fn a_question_is_printed_as_the_command_line_that_asks_it() {
         let question = Question {
             scenario: Some("my scenario.toml".into()),
             set: vec!["machine.cpus=4".into()],

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_set_is_told_before_the_search() {
+    fn a_wrong_parameter_is_refused_before_the_search() {
         let told = |text: &str| of(text).unwrap_err().to_string();
         assert!(told("gen.probtion=2..40").contains("did you mean 'gen.probation'?"));
         assert!(told("dirty=k618,k7").contains("is not one of"));

@@ -206,7 +206,7 @@ mod tests {
     /// Shows that the whole document, of invented figures, is unchanged. It changes only with the
     /// schema's version.
     #[test]
-    fn the_document_is_as_it_was() {
+    fn the_json_document_is_unchanged() {
         let text = find("redis").unwrap().text;
         let mut scenario = Scenario::parse("redis", text).unwrap();
         scenario.missing.truncate(1);

@@ -54,7 +54,7 @@ fn inconclusive_is_an_interval_that_is_too_wide() {
 }
 
 #[test]
-fn not_is_what_the_interval_rules_out() {
+fn not_is_an_effect_that_the_interval_rules_out() {
     assert_eq!(class(0.0, 1.0, &effect(10.0)), Class::Not);
     assert_eq!(class(-10.0, 1.0, &effect(10.0)), Class::Not);
     assert_eq!(class(-10.0, 12.0, &effect(10.0)), Class::Not);
@@ -70,7 +70,7 @@ fn not_exercised_is_said_whatever_was_measured() {
 }
 
 #[test]
-fn what_was_published_twice_is_an_effect_if_both_runs_have_it() {
+fn a_comparison_published_twice_is_an_effect_if_both_runs_have_it() {
     let twice = |first, again| {
         let again = Some(Run { baseline: 100.0, patched: 100.0 + again });
         Published { again, ..effect(first) }
@@ -116,7 +116,7 @@ fn a_quantity_votes_once_and_by_its_worst_row() {
 }
 
 #[test]
-fn what_set_a_parameter_does_not_vote_nor_what_shares_its_number() {
+fn a_row_that_set_a_parameter_or_shares_its_number_does_not_vote() {
     let (p, c) = (effect(10.0), Published { calibration: true, ..effect(10.0) });
     let rows = [
         row("rate", "x", &c, Class::Reproduced),

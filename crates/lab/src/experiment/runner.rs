@@ -556,7 +556,7 @@ mod tests {
     use crate::scenario::BUILTIN;
 
     #[test]
-    fn a_case_with_a_metric_of_its_own_says_what_is_better() {
+    fn a_case_with_a_metric_of_its_own_says_whether_higher_is_better() {
         let text =
             BUILTIN.iter().find(|b| b.text.contains("name = \"dirty-ycsb-b\"")).unwrap().text;
         let scenario = Scenario::parse("x.toml", text).unwrap();
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_is_what_is_known() {
+    fn every_measured_metric_is_a_known_one() {
         let text = include_str!("../../tests/small.toml");
         let scenario = Scenario::parse("small.toml", text).unwrap();
         let known = metric_names(&scenario);
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_for_all_does_not_undo_what_is_compared() {
+    fn a_preset_for_all_arms_does_not_undo_the_compared_settings() {
         let text = BUILTIN[0].text.to_owned();
         let arm = |pair: &str| ArmSpec { name: pair.into(), set: vec![pair.into()] };
         let job = |arms| Job {

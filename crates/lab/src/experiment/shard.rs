@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_together_is_told() {
+    fn shards_that_do_not_belong_together_are_refused() {
         let fails = |files: &[(String, String)]| format!("{:#}", merge(files).unwrap_err());
         let good = files("all");
         assert_eq!(merge(&good[..1]).unwrap().missing, ["1/2".parse().unwrap()]);

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_is_a_scenario_that_ebb_lab_run_takes() {
+    fn every_drawn_scenario_is_one_that_ebb_lab_run_takes() {
         let (mut live, mut classic, mut nodes) = (0, 0, 0);
         for seed in 0..1000 {
             let text = draw(seed);

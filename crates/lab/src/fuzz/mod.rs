@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_does_not_depend_on_the_number_of_threads() {
+    fn findings_do_not_depend_on_the_number_of_threads() {
         let with = |jobs| {
             let only = Some(oracle::find("busy-kswapd").unwrap());
             let hunt_of = Hunt { jobs, ..hunt_of(&["kswapd.balanced=all"], 100, only) };

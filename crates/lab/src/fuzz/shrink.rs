@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_breaks_the_rule_and_has_nothing_that_it_could_do_without() {
+    fn a_shrunk_scenario_breaks_the_rule_and_cannot_be_shrunk_further() {
         let text = (0..).map(draw::draw).find(|text| broken(text)).unwrap();
         let (small, steps) = shrink(&text, &mut |text| broken(text));
         let scenario = machine(&small).unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memcg_that_is_gone_is_nobodys_any_more() {
+    fn no_part_of_a_scenario_names_a_removed_memcg() {
         let text = "[[memcg]]\nname = \"a\"\n[[memcg]]\nname = \"b\"\nparent = \"a\"\n\
                     [[workload]]\nname = \"w\"\nmemcg = \"a\"\n";
         let less = &steps(&text.parse().unwrap())[1];

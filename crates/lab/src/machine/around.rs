@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_around_a_fault_is_mapped_as_if_it_had_been_used() {
+    fn a_read_fault_maps_the_cached_pages_around_it_as_accessed() {
         assert_eq!(mapped_after_a_fault(16, Access::Read), [16, 18, 20, 31]);
         assert_eq!(mapped_after_a_fault(8, Access::Read), [16, 18, 20]);
         assert_eq!(mapped_after_a_fault(1, Access::Read), [20]);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_killed_is_waited_for_no_more() {
+    fn a_barrier_does_not_wait_for_a_killed_thread() {
         let mut b = Barriers::default();
         // Threads are lost before any arrives, while others wait, and while waiting themselves.
         assert!(b.lose(1, 7).is_empty());

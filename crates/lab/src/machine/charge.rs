@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_ahead_of_the_clock_holds_no_lock_before_its_time() {
+    fn a_task_ahead_of_the_clock_holds_no_lock_before_its_time() {
         let mut lock = LruLock::default();
         assert_eq!(lock.take((0, 5000), 10, 20), 0);
         let wait = lock.take((1, 0), 10, 20);

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn few_places_make_requests_wait() {
+    fn a_short_device_queue_makes_requests_wait() {
         let mut spec = DeviceSpec::preset(Preset::Ssd);
         spec.depth = Some(1);
         let mut d = Device::new(&spec);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_flash_has_is_refused_where_it_would_be_ignored() {
+    fn settings_of_flash_drives_are_refused_where_they_would_be_ignored() {
         let spec = |kind, amplification, on_disk| DeviceSpec {
             amplification,
             on_disk,
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_swapped_out_holds_up_reads_of_the_same_drive() {
+    fn swap_writes_hold_up_reads_of_the_same_drive() {
         let (mut disk, mut swap, mut other) = (flash(), flash(), flash());
         swap.lie_on(&disk);
         other.submit(0, true, 0, 10);

@@ -236,7 +236,7 @@ mod tests {
     use crate::machine::testing::machine;
 
     #[test]
-    fn the_flusher_does_not_rest_while_it_gets_on() {
+    fn the_flusher_does_not_sleep_while_it_makes_progress() {
         let mut m = machine();
         let (pages, backing) = (600, Backing::File);
         let file = Region { pages, backing, recency: true, exec: false, processes: 1 };

@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_runs_as_this_machine_is_smaller_are_one() {
+    fn as_many_kswapd_runs_as_the_time_scale_count_as_one() {
         let mut mem = machine().mem;
         mem.time_scale = 3;
         let seen = [9, 9, 9, 9, 0, 9, 9].map(|freed| {
@@ -351,7 +351,7 @@ mod tests {
     /// A task that waits for the reserve does not look every millisecond, because such tasks
     /// allocate in step.
     #[test]
-    fn who_waits_for_the_reserve_is_let_go_as_soon_as_there_is_enough() {
+    fn a_task_that_waits_for_the_reserve_goes_on_when_there_is_enough() {
         let mem = &mut machine().mem;
         mem.let_go_if_enough(0);
         assert_eq!(mem.nodes[0].let_go, 1, "all is free");

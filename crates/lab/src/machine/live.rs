@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_memory_is_stored_and_brought_back_and_the_books_agree() {
+    fn twice_the_memory_is_stored_and_loaded_and_the_counts_agree() {
         let spec =
             LiveSpec { on: true, file: false, compressed: 0.5, ratio: 4.0, ..LiveSpec::default() };
         let (mut m, steps) = run(2000, 3600, &spec);
@@ -761,7 +761,7 @@ mod tests {
     /// Pages moved to standby and taken back are no progress. If they counted, the run would not
     /// end.
     #[test]
-    fn where_nothing_more_can_be_stored_it_ends_and_says_so() {
+    fn a_run_with_a_full_store_ends_as_out_of_memory() {
         let spec =
             LiveSpec { on: true, file: false, compressed: 0.1, ratio: 2.0, ..LiveSpec::default() };
         let (mut m, steps) = run(2000, 3600, &spec);

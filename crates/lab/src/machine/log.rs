@@ -151,7 +151,7 @@ mod tests {
     const SPEC: LogSpec = LogSpec { space: 1, size: 64, pages: 1, ns: 100_000 };
 
     #[test]
-    fn one_writes_for_all_who_wait_and_each_costs_its_time() {
+    fn one_thread_writes_the_log_for_all_waiters_and_each_record_costs_time() {
         // The first thread writes for itself alone. The records of the threads that have come by
         // then are written together.
         let (writes, records, now) = committed(8, SPEC);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_goes_to_another_node_when_one_has_its_share_of_dirty_pages() {
+    fn written_pages_go_to_another_node_when_one_has_its_share_of_dirty_pages() {
         // A fifth of 2048 frames may be dirty.
         let (mut mem, _) = touched(Backing::File, 700, Access::FdWrite);
         let on = |n: usize| mem.out.cache.unclean_on(n);

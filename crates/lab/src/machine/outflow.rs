@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_enter_file_systems_unmaps_shared_memory_and_keeps_it() {
+    fn reclaim_without_file_systems_unmaps_shared_memory_and_keeps_it() {
         let (mut mem, space) = touched(&[(Backing::Shmem, 3), (Backing::Anon, 1)]);
         let pte = |mem: &Mem, page| mem.list[space].tree().find(Vpn(page)).unwrap().get();
         let [shared, own] = [0, 1].map(|page| pte(&mem, page).pfn());

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_scaled_down_tells_the_times_of_the_large_one() {
+    fn a_machine_scaled_down_reports_the_times_of_the_large_one() {
         let mut p = Pressure::new(0, 10);
         p.change(0, &[], Doing::Nothing, Doing::Stalls);
         assert_eq!(p.read(S, &[])[0].lines[0].1, 1e7);

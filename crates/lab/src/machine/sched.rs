@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_stands_still_ends_and_says_who_waits() {
+    fn a_run_that_stands_still_ends_and_names_the_waiting_threads() {
         let wait = || Told(vec![vec![Step::Barrier { group: 0, parties: 3 }]]);
         let mut alone = machine();
         alone.add_thread(Box::new(wait()), 0, true);

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn who_got_nowhere_waits_a_tick_or_until_somebody_gets_somewhere() {
+    fn a_task_without_progress_waits_a_tick_or_until_another_makes_progress() {
         let tick = TICK_MS * 1_000_000;
         let mem = &mut dirty(1000);
         assert!(mem.waits_for_progress(0, &run(None, 0)));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_an_eighth_of_the_pages_off_the_lists_waits_once_for_others() {
+    fn a_task_that_finds_an_eighth_of_the_pages_isolated_waits_once_for_others() {
         let mem = &mut dirty(800);
         let ready = |mem: &mut Mem, run: &mut Run, now| !mem.waits_for_others(now, run);
         let run = &mut run(None, 0);

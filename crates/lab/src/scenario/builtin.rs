@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_is_told_with_its_line_and_the_right_one() {
+    fn a_wrong_key_is_reported_with_its_line_and_the_right_one() {
         let text = BUILTIN[0].text.replace("\nframes", "\nfraems");
         let line = text.lines().position(|l| l.starts_with("fraems")).map(|l| l + 1);
         let error = Scenario::parse("x.toml", &text).unwrap_err().to_string();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_may_not_say_may_not_be_set_either() {
+    fn a_value_that_a_file_may_not_have_may_not_be_set_either() {
         let text = BUILTIN[0].text;
         for (pair, says) in [
             ("machine.cpus=0", "--set: machine.cpus = 0: expected 1 to 1024"),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_setting_is_told_with_the_right_one() {
+    fn a_wrong_setting_is_reported_with_the_right_one() {
         let fail = |pair: &str| {
             Scenario::with(BUILTIN[0].text, &[pair.to_owned()]).unwrap_err().to_string()
         };

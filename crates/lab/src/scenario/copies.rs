@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_copied_is_refused() {
+    fn impossible_copies_of_a_memcg_are_refused() {
         assert!(told("copies = 32", "copies = 0").unwrap_err().contains("expected 1 to 4096"));
         let child = "copies = 32\n[[memcg]]\nname = \"child\"\nparent = \"m\"";
         assert!(told("copies = 32", child).unwrap_err().contains("others lie in it"));

@@ -465,9 +465,11 @@ impl Scenario {
             ));
         }
         if self.machine.second_node && nodes > 1 {
-            return Err("machine.second_node: expected with one node only; machine.nodes has a second \
+            return Err(
+                "machine.second_node: expected with one node only; machine.nodes has a second \
                         one already"
-                .into());
+                    .into(),
+            );
         }
         let real = self.machine.gb.unwrap_or(f64::MAX) * FRAMES_OF_A_GB;
         if real < f64::from(self.machine.frames) {

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_what_is_counted_in_pages_grow_with_memory() {
+    fn times_and_amounts_in_pages_grow_with_memory() {
         let s = |name: &str| Scenario::parse(name, find(name).unwrap().text).unwrap();
         let (one, two) = (s("kswapd-butt-2019"), s("kswapd-butt-2019").at_size(2.0).unwrap());
         assert_eq!((one.machine.dma, two.machine.dma), (4096, 8192));

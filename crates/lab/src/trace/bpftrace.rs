@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fault_is_told_with_its_line() {
+    fn a_line_that_is_no_fault_is_reported_with_its_number() {
         for line in ["1 2 ls", "1 2 7f00", "x 2 ls 7f00", "1 -2 ls 7f00", "1 2 ls 7g00", "1 2 ls "]
         {
             let wrong = decoded(format!("1 2 ls 7f00\n{line}\n").as_bytes()).unwrap_err();

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_derived_is_refused_with_its_line() {
+    fn a_bad_damon_record_is_refused_with_its_line() {
         let told = |text: &str| {
             let wrong = decoded(text).unwrap_err();
             (wrong.place.to_string(), wrong.expected)

@@ -237,7 +237,7 @@ const DAMON: &str = "base_time_absolute: 8 m 59.809 s\n\nmonitoring_start:      
     563ebaa01000-563ebaa02000 (   4.000 KiB)           5     0\n";
 
 #[test]
-fn what_tracers_print_is_found_out_and_says_what_it_lacks() {
+fn the_output_of_a_tracer_is_recognized_and_names_its_missing_data() {
     let of = |text: &str| {
         let mut reader = Reader::from_bytes("t", text.as_bytes().to_vec(), None).unwrap();
         let mut some = Vec::new();
@@ -292,7 +292,7 @@ proptest! {
     }
 
     #[test]
-    fn what_tracers_print_may_be_damaged_and_cut_anywhere(
+    fn the_output_of_a_tracer_may_be_damaged_and_cut_anywhere(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         cut in any::<prop::sample::Index>(),
     ) {

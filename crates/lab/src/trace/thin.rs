@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_each_page_once_with_the_most_that_was_done_to_it() {
+    fn a_window_has_each_page_once_with_its_strongest_access() {
         let (anon, mapped) = (Kind::Anon, Kind::Mapped);
         let records = [
             record(1, 9, Op::Read, anon),

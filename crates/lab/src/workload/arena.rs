@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn free_places_are_used_as_often_as_said_and_never_twice() {
+    fn free_locations_are_used_at_the_configured_rate_and_never_twice() {
         // Ten slots, and ten locations more.
         let mut arena = Arena::new((0, 120), 10, 6.0, 0.05, 7);
         let mut moved = 0;

@@ -52,13 +52,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_spare_places_blocks_are_overwritten() {
+    fn without_spare_locations_blocks_are_overwritten() {
         let mut file = Extents::new(4, 0);
         assert_eq!((file.write(2), file.find(2)), (2, 2));
     }
 
     #[test]
-    fn a_place_is_used_again_when_all_others_that_are_free_were() {
+    fn a_location_is_reused_after_all_other_free_ones() {
         let mut file = Extents::new(2, 3);
         let places: Vec<u32> = [0, 0, 1, 0].map(|block| file.write(block)).into();
         assert_eq!(places, [2, 3, 4, 0]);
@@ -67,7 +67,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_place_is_used_twice(writes in prop::collection::vec(0u32..8, 0..200), spare in 0u64..6) {
+        fn no_location_is_used_twice(writes in prop::collection::vec(0u32..8, 0..200), spare in 0u64..6) {
             let mut file = Extents::new(8, spare);
             for block in writes {
                 let at = file.write(block);

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn none_of_something_is_refused() {
+    fn a_workload_with_a_count_of_zero_is_refused() {
         assert_eq!(spec().check(), Ok(()));
         for (wrong, what) in [
             (Launch { apps: 0, ..spec() }, "apps = 0: expected 1 or more"),

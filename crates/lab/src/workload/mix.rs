@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn none_and_too_many_of_something_are_refused() {
+    fn counts_of_zero_and_too_large_ones_are_refused() {
         assert_eq!(spec().check(), Ok(()));
         for (wrong, what) in [
             (Mix { readers: 0, ..spec() }, "readers = 0: expected 1 or more"),

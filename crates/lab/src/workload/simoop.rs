@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_keeps_is_used_in_every_round_and_what_it_maps_is_given_back() {
+    fn a_worker_uses_its_own_pages_in_every_round_and_unmaps_its_areas() {
         let first = &steps(4)[0];
         let own = |step: &Step| match step {
             Step::Touch { page, access: Access::Write, .. } => Some(*page),

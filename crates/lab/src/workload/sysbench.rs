@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_cannot_be_dealt_out_are_told() {
+    fn tables_that_cannot_be_divided_among_threads_are_refused() {
         assert_eq!(spec("").check(), Ok(()));
         assert!(Sysbench { tables: 3, ..spec("") }.check().unwrap_err().starts_with("tables:"));
         assert!(Sysbench { rows: 0, ..spec("") }.check().unwrap_err().starts_with("rows:"));

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_played_is_told() {
+    fn a_trace_that_cannot_be_played_is_refused() {
         let f = file("page\n1\n");
         let wrong = |more: &str| spec(&f, more).check().unwrap_err();
         assert_eq!(wrong("warm = 1.0"), "warm = 1: expected a share from 0 to below 1");
@@ -381,7 +381,7 @@ mod tests {
     /// The played steps are those of the file: touches, their time and order, whatever the machine
     /// is like.
     #[test]
-    fn all_of_it_is_played_and_takes_its_time() {
+    fn a_trace_is_played_whole_and_at_its_own_times() {
         let lines: String = (0..30_000).map(|i| format!("100,{},w,a\n", i * 7 % 6000)).collect();
         let f = file(&format!("dt,page,op,kind\n{lines}"));
         let text = |more: &str| {

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn none_of_something_is_refused() {
+    fn a_workload_with_a_count_of_zero_is_refused() {
         assert_eq!(spec().check(), Ok(()));
         for (wrong, what) in [
             (Web { pairs: 0, ..spec() }, "pairs = 0: expected 1 or more"),

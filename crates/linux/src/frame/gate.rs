@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_usual_word_has_lists() {
+    fn only_the_usual_pageblock_word_has_lists() {
         let gate = Gate::new();
         assert!((1..=u16::MAX).all(|word| gate.usual_type(word).is_none()));
         assert_eq!(gate.usual_type(0), Some(NO_TYPE), "a frame of no zone finds no room");

@@ -110,7 +110,7 @@ fn a_drain_and_frees_lose_nothing_with_lists_where_a_remote_fence_exists() {
 
 /// Two threads set and clear flags. At the end the gate must agree with the flags.
 #[test]
-fn trouble_at_the_gate_follows_the_flags() {
+fn a_gate_agrees_with_flags_that_two_threads_set_and_clear() {
     model(3, || {
         let frames = Arc::new(small(Backend::Bitmaps, true));
         let other = {

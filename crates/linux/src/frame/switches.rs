@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_need_a_table() {
+    fn checks_need_a_frame_table() {
         let plain = Config::flat(2048, 1).build().unwrap();
         assert_eq!(plain.set_checks(Checks::OnPop), Err(NoTable));
         assert_eq!(plain.set_checks(Checks::Off), Ok(()));

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_fixes_high() {
+    fn a_fraction_of_the_zone_fixes_the_high_mark_of_the_per_cpu_sets() {
         let m = marks(262_144, 262_144, 4096, 10, false);
         let p = pcp_size(262_144, &m, 4, 8);
         assert_eq!((p.high_min, p.high_max), (8192, 8192));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn cma_and_highatomic_pages_count_only_for_those_who_may_use_them() {
+    fn cma_and_highatomic_pages_count_only_for_requests_that_may_use_them() {
         let zone =
             ZoneView { free: 2000, free_cma: 600, free_highatomic: 500, ..ZoneView::default() };
         let ok = |flags| watermark_ok(&zone, 0, 1024, flags);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fragmentation_index_tells_shortage_from_scatter() {
+    fn the_fragmentation_index_distinguishes_shortage_from_fragmentation() {
         assert_eq!(fragmentation_index(3, 0, 0, false), 0);
         assert_eq!(fragmentation_index(3, 100, 10, true), -1000);
         assert_eq!(fragmentation_index(3, 8, 8, false), 1000 - 250);

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_as_soon_as_it_has_what_it_came_for() {
+    fn direct_reclaim_stops_when_it_has_reached_its_target() {
         let mut d = Direct::new(32, Order::ZERO);
         let freed = |n| DirectPassed { reclaimed: n, scanned: 4 * n, ..DirectPassed::default() };
         let passes = run(&mut d, |p| freed(if p.priority == 12 { 20 } else { 12 }));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_means_trying_harder_and_then_waiting() {
+    fn direct_reclaim_without_a_page_tries_harder_and_then_waits() {
         let mut d = Direct::new(32, Order::ZERO);
         let none = DirectPassed { scanned: 100, spared: true, ..DirectPassed::default() };
         let passes = run(&mut d, |_| none);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_is_enough_not_to_try_harder() {
+    fn one_reclaimed_page_is_enough_not_to_try_harder() {
         let mut d = Direct::new(32, Order::ZERO);
         let one = |p: &DirectPass| DirectPassed {
             reclaimed: u64::from(p.priority == 3),

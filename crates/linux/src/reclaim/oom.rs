@@ -111,7 +111,7 @@ mod tests {
     const WAIT: Verdict = Verdict::Wait(100);
 
     #[test]
-    fn nobody_is_given_up_while_writes_end() {
+    fn no_task_gives_up_while_writes_end() {
         let mut hope = Hope::default();
         let mut seen = Achieved { pending: 1000, ..Achieved::default() };
         for round in 0..1000 {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_writes_nothing_does_not_hold_up_the_end_for_ever() {
+    fn a_disk_that_writes_nothing_does_not_put_off_the_end_for_ever() {
         let mut hope = Hope::default();
         let seen = Achieved { pending: 1000, ..Achieved::default() };
         let mut now = 0;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn with_nothing_to_write_sixteen_rounds_are_enough() {
+    fn with_nothing_to_write_a_task_gives_up_after_sixteen_rounds() {
         let mut hope = Hope::default();
         let none = Achieved::default();
         for _ in 0..ROUNDS_MAX {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_frees_pages_frees_them_for_all() {
+    fn pages_that_any_task_frees_are_progress_for_all() {
         let mut hope = Hope::default();
         for round in 0..100u64 {
             let seen = Achieved { freed: round / 10, ..Achieved::default() };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn by_the_rule_of_rounds_what_others_free_is_no_progress_of_ones_own() {
+    fn by_the_rule_of_rounds_pages_that_other_tasks_free_are_no_progress() {
         let mut hope = Hope::default();
         for round in 0..u64::from(ROUNDS_MAX) {
             let seen = Achieved { freed: 100 * round, ..Achieved::default() };

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memcg_that_gives_nothing_is_left_alone_in_the_end() {
+    fn proactive_reclaim_gives_up_on_a_memcg_that_frees_nothing() {
         let mut p = Proactive::new(1 << 20);
         p.passed(100);
         let mut rounds = 0;

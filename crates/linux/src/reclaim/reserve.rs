@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn woken_for_the_lower_of_two_zones_kswapd_does_nothing_for_who_waits() {
+    fn kswapd_woken_for_the_lower_zone_does_nothing_for_the_waiting_task() {
         let mut rig = asleep(policy(IdleIndex::Zero, SleepCheck::All), true);
         assert_eq!(rig.may(), Err(Asked::Wake), "it is asked, again and again");
         assert_eq!(rig.turns(10_000), None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asked_is_no_zone_and_kswapd_lets_go_who_waits() {
+    fn if_no_request_means_no_zone_kswapd_releases_the_waiting_task() {
         for idle in [IdleIndex::Sentinel, IdleIndex::Previous] {
             let mut rig = asleep(policy(idle, SleepCheck::Any), true);
             assert_eq!(rig.may(), Err(Asked::Wake));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn with_half_of_the_reserve_or_no_hope_a_task_reclaims() {
+    fn a_task_reclaims_above_half_of_the_reserve_or_on_a_hopeless_node() {
         let rig = asleep(policy(IdleIndex::Previous, SleepCheck::Any), true);
         rig.node.free.set(MIN / 2 + 1);
         assert_eq!(rig.may(), Ok(()));

@@ -83,7 +83,7 @@ impl Node for Numbers {
 }
 
 #[test]
-fn the_predicate_has_the_published_values() {
+fn the_balance_check_has_the_published_values() {
     let n = Numbers::new(1000, 900);
     assert!(n.balanced(Order::ZERO, DMA), "1000 > 23");
     assert!(!n.balanced(Order::ZERO, NORMAL), "1000 <= 23 + 1024 and 900 <= 1539");
@@ -94,7 +94,7 @@ fn the_predicate_has_the_published_values() {
 }
 
 #[test]
-fn a_node_of_the_allocator_answers_the_same() {
+fn a_node_of_the_allocator_has_the_same_balance() {
     let zones =
         vec![ZoneSpec::new(ZoneKind::Dma, 0..4096), ZoneSpec::new(ZoneKind::Normal, 4096..266_240)];
     let frames =
@@ -351,7 +351,7 @@ fn sleep_judged_by_the_lowest_zone_comes_too_early() {
 }
 
 #[test]
-fn trouble_is_forgotten_only_by_sleep() {
+fn only_a_sleep_of_kswapd_clears_the_node_flags() {
     let run = |policy| {
         // Memory is between the low and the high watermark, and nothing can be freed.
         let node = Numbers::new(900, 1400);
@@ -387,7 +387,7 @@ fn burst(policy: Policy) -> Sim {
 }
 
 #[test]
-fn after_a_sleep_without_news_kswapd_goes_on_for_the_zone_of_before() {
+fn kswapd_without_a_new_request_continues_for_the_previous_zone() {
     let [seed4, k618] = [SENTINEL, PREVIOUS].map(burst);
     assert!(seed4.kswapd.stats().unasked_passes > 0, "{:?}", seed4.kswapd.stats());
     assert!(seed4.log.skipped > 10_000, "folios looked at that could not help");
@@ -500,7 +500,7 @@ fn a_boost_is_worked_off_gently_and_taken_back() {
 }
 
 #[test]
-fn sixteen_runs_for_nothing_make_a_node_hopeless_until_somebody_frees() {
+fn sixteen_runs_without_progress_make_a_node_hopeless_until_a_page_is_freed() {
     let node = Numbers::new(0, 900);
     let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(PREVIOUS, 2);
@@ -598,7 +598,7 @@ fn without_low_zone(sleep: SleepCheck, clear: FlagClear) -> (u64, bool, bool) {
 /// balance" is never true of an empty set. So kswapd runs for a missing zone, and never clears the
 /// trouble flags.
 #[test]
-fn a_node_without_the_zone_judged_by_never_sleeps_where_one_has_to_be_fine() {
+fn kswapd_never_sleeps_where_one_of_no_zones_has_to_be_in_balance() {
     let (passes, slept, forgot) = without_low_zone(SleepCheck::One, FlagClear::Sleep);
     assert!(passes > 500 && !slept && !forgot, "{passes}");
     assert_eq!(without_low_zone(SleepCheck::Any, FlagClear::Sleep), (0, true, true));

@@ -92,7 +92,7 @@ mod tests {
     /// Shows the share of Linux 4.16 in a pass without pages. The first two of 2017's patches keep
     /// kswapd awake on a node without low zones.
     #[test]
-    fn a_pass_without_any_page_goes_through_everything_twice() {
+    fn a_pass_without_pages_scans_every_object_twice() {
         let mut s = Shrinker::default();
         for _ in 0..3 {
             assert_eq!(s.take(SlabShare::Scanned, 10_000, &pass(0, 0, 12)), 19_968);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_over_adds_up_and_never_asks_for_all() {
+    fn deferred_objects_add_up_and_no_pass_takes_all_of_them() {
         let mut s = Shrinker::default();
         let looked: u64 =
             (0..1000).map(|_| s.take(SlabShare::Scanned, 1000, &pass(32, 64_000, 12))).sum();

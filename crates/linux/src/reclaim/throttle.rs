@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_are_let_go_when_enough_was_written_for_all() {
+    fn a_wait_for_writeback_ends_when_enough_is_written_for_all() {
         let t = Throttle::default();
         let a = t.begin(Reason::Writeback, &seen(1000)).unwrap();
         let b = t.begin(Reason::Writeback, &seen(1010)).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_where_there_is_no_point() {
+    fn no_task_waits_on_a_hopeless_node_or_if_half_of_its_pages_are_clean() {
         let t = Throttle::default();
         let clean = Outlook { write_pending: 50, ..seen(0) };
         let hopeless = Outlook { hopeless: true, ..seen(0) };
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_lets_those_go_who_wait_for_it() {
+    fn progress_ends_the_waits_for_it() {
         let t = Throttle::default();
         let wait = t.begin(Reason::NoProgress, &seen(0)).unwrap();
         assert!(!t.over(&wait, 1 << 40));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eighth_off_the_lists_is_enough_for_those_who_can_wait() {
+    fn an_eighth_isolated_is_too_many_for_a_task_that_can_wait() {
         assert!(too_many_isolated(13, 100, true) && !too_many_isolated(12, 100, true));
         assert!(!too_many_isolated(100, 100, false) && too_many_isolated(101, 100, false));
     }

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leaves_together_lies_together_and_holes_are_filled_last() {
+    fn slots_taken_together_are_consecutive_and_holes_are_filled_last() {
         let mut c = Clusters::new(3 * CLUSTER_SLOTS);
         let first: Vec<u32> = (0..CLUSTER_SLOTS).map(|_| c.take().unwrap().0).collect();
         assert_eq!(first, (0..CLUSTER_SLOTS).collect::<Vec<_>>());

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_window_goes_by_what_is_asked() {
+    fn the_first_window_depends_on_the_size_of_the_request() {
         for (asked, size, mark) in [(1, 4, 1), (2, 4, 2), (3, 8, 3), (8, 16, 8), (9, 32, 9)] {
             let mut f = File::new(1000);
             assert_eq!(
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_behind_enough_pages_in_memory_is_taken_for_one_in_order() {
+    fn a_read_after_enough_cached_pages_counts_as_sequential() {
         let mut f = File::new(1000);
         f.here.extend(100..109);
         // Nine cached pages before the request are more than the eight requested.
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn two_who_read_in_turn_through_one_descriptor_both_have_windows() {
+    fn two_readers_that_take_turns_on_one_descriptor_both_have_windows() {
         let mut f = File::new(10_000);
         let mut fetched = Vec::new();
         for i in 0..64 {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_behind_which_all_is_there_reads_nothing() {
+    fn a_mark_before_cached_pages_reads_nothing() {
         let mut f = File::new(1000);
         f.here.extend(0..200);
         assert_eq!(f.ask(|a, v| a.marked(50, 1, v)), None);

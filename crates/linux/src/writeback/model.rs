@@ -487,7 +487,7 @@ fn a_file_that_is_old_enough_is_written_whole() {
 }
 
 #[test]
-fn who_asks_in_want_of_memory_has_all_written_that_is_dirty_then() {
+fn the_flusher_writes_all_pages_that_are_dirty_when_reclaim_asks() {
     let mut w = World::new(LruKind::Gen, Dirty::K72);
     (20..27).rev().for_each(|p| w.apply(&Op::Write(0, p, 1)));
     (20..23).rev().for_each(|p| w.apply(&Op::Write(1, p, 1)));
@@ -515,7 +515,7 @@ fn a_file_read_in_order_is_fetched_in_windows() {
 }
 
 #[test]
-fn a_failed_write_is_dirty_again_and_told_at_sync() {
+fn a_failed_write_leaves_the_page_dirty_and_is_reported_at_sync() {
     let mut w = World::new(LruKind::Gen, Dirty::K72);
     w.apply(&Op::Write(0, 3, 7));
     w.apply(&Op::Disk(false));
@@ -531,7 +531,7 @@ fn a_failed_write_is_dirty_again_and_told_at_sync() {
 }
 
 #[test]
-fn a_page_met_dirty_goes_first_once_it_is_written() {
+fn a_page_that_reclaim_met_dirty_is_reclaimed_first_after_its_write() {
     for dirty in [Dirty::Classic, Dirty::K618, Dirty::K72] {
         let mut w = World::new(LruKind::Gen, dirty);
         for p in 0..20 {

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_far_from_the_limit_and_everybody_at_it() {
+    fn writers_wait_at_the_limit_and_not_far_below_it() {
         let pace = Pace::new(1000.0);
         assert_eq!(pace.pause_ns(1000, T.freerun(), &T), 0);
         assert_eq!(pace.pause_ns(1, T.dirty, &T), PAUSE_NS_MAX);

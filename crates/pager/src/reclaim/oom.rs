@@ -430,7 +430,7 @@ mod tests {
     /// Shows that children born after the wait began do not put off the end. Otherwise the end
     /// never comes if children are born all the time.
     #[test]
-    fn late_children_put_off_the_end_unless_they_were_born_since_it_drew_near() {
+    fn late_children_put_off_the_end_unless_they_were_forked_during_the_wait() {
         let clock = Clock::simulated();
         let pager = Arc::new(pager_by(clock.clone()));
         let spins = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
@@ -531,7 +531,7 @@ mod tests {
     /// Shows that a freeze counts from its own start, and not from the time since which nothing was
     /// stored. Otherwise a run could end without a thread that has waited for two seconds.
     #[test]
-    fn who_is_held_now_has_not_waited_since_others_did() {
+    fn a_freeze_counts_from_its_own_start() {
         let clock = Clock::simulated();
         let pager = pager_by(clock.clone());
         let mut no_progress = NoProgress::default();

@@ -414,7 +414,7 @@ mod tests {
     /// that a forked child did not inherit. A page of another area there would be lost at the next
     /// access, because the pager gets no fault.
     #[test]
-    fn a_page_is_moved_out_only_of_what_is_registered() {
+    fn a_page_is_moved_out_only_of_a_registered_area() {
         let page = PAGE_SIZE as u64;
         let mut areas = Areas::default();
         areas.add(8 * page, 10 * page);

@@ -100,7 +100,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_simulated_clock_goes_on_when_told_and_copies_show_the_same() {
+    fn a_simulated_clock_advances_on_command_and_copies_show_the_same_time() {
         let clock = Clock::simulated();
         let (copy, began) = (clock.clone(), clock.now());
         clock.advance(Duration::from_millis(3));

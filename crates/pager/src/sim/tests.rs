@@ -188,12 +188,12 @@ fn pages_placed_without_another_look_are_noticed() {
 }
 
 #[test]
-fn pages_taken_on_after_the_hold_that_registered_them_are_noticed() {
+fn pages_adopted_after_the_hold_that_registered_them_are_noticed() {
     expect_noticed(Rule::Ord4, 0);
 }
 
 #[test]
-fn places_used_again_too_soon_are_noticed() {
+fn pool_slots_reused_too_soon_are_noticed() {
     expect_noticed(Rule::Ord5, 0);
 }
 
@@ -299,7 +299,7 @@ fn unidentified_child() -> (Rc<Driver>, Arc<Mm>) {
 /// thread of an unidentified child waits for a page while the mapping changes. Another thread puts
 /// a guard there.
 #[test]
-fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
+fn a_guard_region_holds_where_a_thread_of_an_unidentified_child_waits() {
     const PAGE: u64 = 0x9003;
     let (driver, child) = unidentified_child();
     let world = || driver.world.lock();
@@ -335,7 +335,7 @@ fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
 /// of children would otherwise wait for minutes, each searched again and again until its mapping is
 /// still.
 #[test]
-fn a_child_that_says_who_it_is_is_found_without_a_look_at_all() {
+fn a_child_that_reports_its_thread_is_found_without_a_search() {
     let (driver, child) = unidentified_child();
     let thread = |id: usize| driver.world.lock().spaces[id].threads[0].id;
     let changing = |count| driver.world.lock().spaces[1].changing = count;
@@ -354,7 +354,7 @@ fn a_child_that_says_who_it_is_is_found_without_a_look_at_all() {
 /// Shows that pages of unregistered areas count once for parent and child. Counted in full for each
 /// child, 50 children of 24 MiB held 470 MiB in the report.
 #[test]
-fn a_child_shares_what_its_parent_has_in_areas_that_are_not_registered() {
+fn pages_of_unregistered_areas_count_once_for_parent_and_child() {
     let (driver, child) = unidentified_child();
     let parent = driver.pager.mms().remove(0);
     let (there, known) = (parent.resident_pages(), parent.known.load(Relaxed));
@@ -365,7 +365,7 @@ fn a_child_shares_what_its_parent_has_in_areas_that_are_not_registered() {
 /// Shows that a child is found despite a wrong number. The process with that number is no child of
 /// the run, and is not inspected.
 #[test]
-fn a_child_whose_number_is_another_s_here_is_found_all_the_same() {
+fn a_child_is_found_despite_a_wrong_process_number() {
     let (driver, child) = unidentified_child();
     let others = driver.world.lock().spaces[0].threads[0].id;
     driver.world.lock().opened.clear();
@@ -378,7 +378,7 @@ fn a_child_whose_number_is_another_s_here_is_found_all_the_same() {
 /// thread of the parent may unmap the area before the fork is read. The parent may also end before
 /// the pager can ask it.
 #[test]
-fn what_a_fork_wipes_is_not_inherited_though_the_parent_cannot_be_asked_any_more() {
+fn an_area_that_a_fork_wipes_is_not_inherited_though_the_parent_cannot_be_asked() {
     for on_fork in [OnFork::Copy, OnFork::Wipe, OnFork::Leave] {
         assert_eq!(inherits(on_fork, false), on_fork == OnFork::Copy, "{on_fork:?}, unmapped");
         assert_eq!(inherits(on_fork, true), on_fork == OnFork::Copy, "{on_fork:?}, ended");
@@ -428,7 +428,7 @@ fn inherits(on_fork: OnFork, ends: bool) -> bool {
 
 /// Shows that the identity page of a refused process leaves the budget at once.
 #[test]
-fn who_is_not_taken_on_leaves_nothing_in_the_budget() {
+fn a_refused_process_leaves_nothing_in_the_budget() {
     let driver = Driver::new(1, false);
     let mix = driver.mix.clone();
     driver.world.lock().begin_fork(0, 0, &mix);

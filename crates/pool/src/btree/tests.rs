@@ -37,7 +37,7 @@ proptest! {
 
     /// Runs with sixteen frames, so that nearly every step evicts and reads pages.
     #[test]
-    fn it_is_an_ordered_map(ops in ops()) {
+    fn a_tree_is_an_ordered_map(ops in ops()) {
         let (_folder, pool) = pool(16);
         let tree = BTree::create(&pool.change()).unwrap();
         let mut model = BTreeMap::<Vec<u8>, Vec<u8>>::new();

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_even_in_pieces() {
+    fn written_pages_are_read_back_even_in_pieces() {
         for plan in ["", "short-read@n2,short-write@n2"] {
             let tier = tier(plan, None);
             let (first, count) = tier.allocate(64).expect("room");

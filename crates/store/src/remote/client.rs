@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_names_another() {
+    fn the_address_of_another_node_is_parsed() {
         let from = Address { host: "here".into(), port: 1 };
         let parse = |text| parse_address(text, &from).map(|address| address.to_string());
         assert_eq!(parse("1.2.3.4:7").as_deref(), Some("1.2.3.4:7"));

@@ -269,7 +269,7 @@ mod tests {
     const LONG: Duration = ebb_testing::HANG;
 
     #[test]
-    fn answers_come_one_by_one_without_what_nobody_asked_for() {
+    fn answers_come_one_by_one_without_unrequested_ones() {
         let mut one = sends(LONG, b":7\r\n>2\r\n$3\r\nnew\r\n:1\r\n$4\r\nfour\r\n+OK\r\n");
         assert_eq!(one.receive(64).expect("a number"), Value::Int(7));
         assert_eq!(one.receive(64).expect("a word"), Value::BulkString(b"four".into()));
@@ -295,7 +295,7 @@ mod tests {
 
     /// Shows that a server that sends one byte at a time cannot block a thread for ever.
     #[test]
-    fn an_answer_byte_by_byte_is_none() {
+    fn an_answer_byte_by_byte_is_a_timeout() {
         let mut one = to(Duration::from_millis(50), |mut caller| {
             while caller.write_all(b"1").is_ok() {
                 ebb_testing::give_time(Duration::from_millis(20));
@@ -306,7 +306,7 @@ mod tests {
 
     /// Shows that a server that reads one byte at a time cannot block a sending thread for ever.
     #[test]
-    fn who_reads_byte_by_byte_reads_nothing() {
+    fn a_server_that_reads_byte_by_byte_is_a_timeout() {
         let mut one = to(Duration::from_millis(50), |mut caller| {
             while caller.read_exact(&mut [0]).is_ok() {
                 ebb_testing::give_time(Duration::from_millis(20));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_arrived_when_it_is_late_is_taken() {
+    fn an_answer_that_has_arrived_is_read_though_its_time_is_over() {
         let mut one = sends(Duration::from_secs(1), b"$4\r\nfour\r\n");
         let wire = one.wire();
         ebb_testing::eventually("all has arrived", || wire.tcp.peek(&mut [0; 16]).ok() == Some(10));

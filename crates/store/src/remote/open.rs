@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_drops_keys_or_takes_no_writes_is_refused() {
+    fn a_server_that_drops_keys_or_takes_no_writes_is_refused() {
         let address = Address { host: "h".into(), port: 7 };
         let judge = |policy: &str, role: &str| {
             judge(

@@ -360,7 +360,7 @@ mod tests {
     /// Shows that a long text of a server is cut, and its control characters do not reach the
     /// terminal.
     #[test]
-    fn words_of_a_server_are_few_and_plain() {
+    fn the_message_of_a_server_is_cut_and_has_no_control_characters() {
         let long = format!("\x1b[2J{}", "x".repeat(WORDS_MAX * 2));
         let words = explain(&RedisError::from((redis::ErrorKind::Extension, "said", long)));
         assert!(words.len() <= WORDS_MAX + 3 && words.ends_with("xx..."), "{words}");
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_at_a_time_tries_who_does_not_answer() {
+    fn one_thread_at_a_time_tries_a_server_that_does_not_answer() {
         let mut spec = match crate::parse_tiers("redis://h:1").expect("a tier").remove(0) {
             crate::TierSpec::Redis(spec) => *spec,
             other => panic!("{other:?}"),

@@ -34,7 +34,7 @@ fn the_first_access_is_remembered_and_the_second_activates() {
 }
 
 #[test]
-fn an_access_before_the_folio_is_on_a_list_only_says_where_it_goes() {
+fn an_access_to_a_folio_on_no_list_decides_which_list_it_joins() {
     let rig = rig(8);
     let word = Word::new(LruType::File, 0, 0).with(Word::REFERENCED);
     rig.folios.init(Pfn(1), word, rig.v.memcg(), crate::types::MmId(0), crate::types::Vpn(1));
@@ -93,7 +93,7 @@ fn a_refault_is_young_while_its_distance_is_within_what_it_competes_with() {
 }
 
 #[test]
-fn a_stranger_s_shadow_says_nothing() {
+fn a_shadow_of_another_memcg_is_no_refault() {
     let mut rig = rig(8);
     let pfn = rig.fill(LruType::Anon).unwrap();
     let shadow = Shadow::pack(0, rig.v.memcg().0 + 1, 0, true);
@@ -143,7 +143,7 @@ fn the_clock_counts_evictions_and_activations() {
 /// Shows that a refault of the working set costs as much as a written page. Kernels before 6.2 do
 /// not count pages that were scanned and kept.
 #[test]
-fn what_came_back_costs_its_type_as_much_as_what_is_written() {
+fn a_refault_costs_its_type_as_much_as_a_written_page() {
     for (rotations, io, looks) in [(true, 32, 1), (false, 1, 0)] {
         let mut rig = rig(4096);
         rig.tun.classic.rotations = rotations;

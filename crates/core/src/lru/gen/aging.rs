@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_walks_what_is_left_meanwhile_opens_the_generation_and_no_one_else() {
+    fn only_the_first_walk_that_ends_opens_the_generation() {
         let (rig, mut sc, seq, aging) = paused();
         for (from, opens) in
             [(Aging::new(seq, false), true), (Aging::new(seq, false), false), (aging, false)]

@@ -479,7 +479,7 @@ mod tests {
     /// Models a machine whose cached files are nearly all in a slice with `memory.min`. The node
     /// has enough files, so kswapd scans no other type in memcgs that have no files.
     #[test]
-    fn files_that_are_spared_keep_kswapd_from_everybody_elses_anonymous_pages() {
+    fn protected_files_keep_kswapd_from_the_anonymous_pages_of_other_memcgs() {
         for (name, kept) in [("classic", true), ("k618", false)] {
             let mut tun = Tunables::preset(name).unwrap();
             tun.classic.fold = 0;

@@ -15,7 +15,7 @@ fn set_clock(rig: &Rig, evictions: u64) {
 }
 
 #[test]
-fn touches_count_from_the_second_half_of_probation_on() {
+fn accesses_count_from_the_second_half_of_probation_on() {
     let mut rig = Rig::new(64, Tunables::default());
     set_clock(&rig, 8);
     for _ in 0..16 {
@@ -146,7 +146,7 @@ fn a_mapped_folio_stays_half_as_many_rounds_as_it_was_found_accessed() {
 
 #[test]
 #[cfg_attr(miri, ignore = "many pages, and only sums")]
-fn refaults_move_the_share_of_probation_by_how_near_they_were() {
+fn refaults_move_the_share_of_probation_by_their_distance() {
     let rig = Rig::new(2_048, Tunables::default());
     let ids: Vec<u32> = (0..1_000).collect();
     rig.list(0, &ids);

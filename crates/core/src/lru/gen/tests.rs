@@ -139,7 +139,7 @@ fn the_four_target_ends_order_as_specified() {
 }
 
 #[test]
-fn a_budget_of_three_moves_two_segments() {
+fn aging_with_a_lock_hold_of_three_moves_six_folios_in_two_segments() {
     let mut tun = batching(true, TargetEnd::Tail);
     tun.mglru.lock_hold = 3;
     assert_eq!(age(tun, &[]).1, [10, 11, 3, 4, 5, 0, 1, 2]);

@@ -52,7 +52,7 @@ fn every_row_of_the_insertion_table() {
 /// K618 puts every folio that a fault brings in among the young. K72 (6cbdd9726fb5) does so only
 /// for refaults of the working set.
 #[test]
-fn where_folios_go_that_a_fault_brings_in() {
+fn faulted_folios_join_the_generations_of_k618_and_k72() {
     let (anon, file) = (Word::new(LruType::Anon, 0, 0), Word::new(LruType::File, 0, 0));
     let cached = anon.with(Word::SWAPCACHE);
     let shadow = |rig: &Rig, workingset| {

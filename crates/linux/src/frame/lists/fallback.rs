@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn small_blocks_change_hands_only_for_requests_that_stay() {
+    fn a_movable_request_claims_no_small_block() {
         assert!(may_claim(4, Movable, true) && !may_claim(3, Movable, true));
         assert!(may_claim(0, Unmovable, true) && may_claim(0, Reclaimable, true));
         assert!(may_claim(0, Movable, false), "without grouping always");
