@@ -607,7 +607,7 @@ fn a_foreign_process_of_another_user_does_not_delay_the_end_of_a_run() {
     assert_eq!(run.finish().code(), 0);
     eventually("a report", || fs::read_to_string(&report).is_ok_and(|text| !text.is_empty()));
     assert!(!other.ended(), "it was killed");
-    other.signal(Signal::KILL);
+    other.root().find().program.iter().for_each(|&pid| send(pid, Signal::KILL));
     other.finish();
 }
 

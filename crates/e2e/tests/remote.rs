@@ -203,6 +203,9 @@ fn a_server_that_pauses_only_costs_time() {
     server.signal("CONT");
     let outcome = waiting.go();
     assert_eq!(outcome.expect_code(0).text(), "filled\nwrong 0\n");
+    // A run ends after nine seconds of removing keys, and reports those that remain.
+    let leaves_keys = |outcome: &Outcome| outcome.stderr.contains("keys remain on");
+    let mut may_be_left = leaves_keys(&outcome);
     // The server also pauses while the program fills.
     let mut waiting = Waiting::begin(&url);
     eventually("some pages", || server.keys().len() > 64 || waiting.run.ended());
@@ -215,7 +218,10 @@ fn a_server_that_pauses_only_costs_time() {
     if !is_too_early(&outcome) {
         assert_eq!(outcome.expect_code(0).text(), "filled\nwrong 0\n");
     }
-    server.expect_no_keys();
+    may_be_left |= leaves_keys(&outcome);
+    if !may_be_left {
+        server.expect_no_keys();
+    }
 }
 
 /// Shows that a pager stopped during a wait for an answer waits on. A receive with a time limit

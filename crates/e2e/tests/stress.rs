@@ -39,10 +39,9 @@ fn every_method_of_virtual_memory() {
     stress(32 * MIB, "--vm 1 --vm-bytes 64M --vm-method all --vm-ops 45");
 }
 
-/// Shows that an area that fills during its takeover does not outrun the limit. The kernel writes
-/// populated pages of zeros at its own speed, before and while the area comes under management. The
-/// freezer therefore lets the program run slice by slice. Without that, one run in twenty reaches
-/// 45 MiB of 32. `./test measure` measures the peak.
+/// Shows that the pages of an area that fills while they are adopted have the right content. The
+/// kernel writes populated pages of zeros at its own speed, before and while the area comes under
+/// management. `./test measure` measures the peak of such a run.
 #[test]
 fn an_area_that_fills_while_its_pages_are_adopted() {
     stress(32 * MIB, "--vm 1 --vm-bytes 64M --vm-method walk-0a --vm-ops 4");

@@ -113,6 +113,8 @@ impl Candidate {
                     Err(error) => (number_of(&error), None),
                 }
             }
+            // The child has its memory, and needs no agent (DETACH-2).
+            Wish::Alone { .. } if pager.detach.is_on() => (0, None),
             Wish::Alone { reason } => {
                 self.find(pager, None);
                 let reason = io::Error::from_raw_os_error(reason);

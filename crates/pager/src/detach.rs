@@ -3,7 +3,8 @@
 //! * DETACH-1: Only an attached process is given back, because other programs have the agent's
 //!   hooks in them.
 //! * DETACH-2: Once kswapd rests, no page leaves, and no process is given an agent. The limit is
-//!   lifted, so pages that come back wait for no room.
+//!   lifted, so pages that come back wait for no room. A child that stays without an agent then is
+//!   not reported, because it has its memory.
 //! * DETACH-3: An agent is told to end only when every page of every process is in place. Then the
 //!   kernel has all pages that the pager has records of, and the userfaultfd may be closed. A
 //!   thread that faults on a new page meanwhile waits for that, and gets the page from the kernel.
@@ -321,5 +322,30 @@ fn let_go(pager: &Arc<Pager>, mm: Arc<Mm>) {
                 "process {pid} has its memory back, but Ebb's mappings stay in it: {error}"
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::children::{Candidate, Wish};
+    use crate::quiet::{Quiet, line, pager, with_pool};
+    use ebb_agent::protocol::{ASK_ALONE, CALL_MADE};
+
+    /// Shows that a child that gets no agent because of a detach is not reported. It said that it
+    /// has none, and a run that gave all memory back complained of memory that it cannot manage.
+    #[test]
+    fn a_child_that_a_detach_leaves_without_an_agent_is_not_reported() {
+        let (pager, (link, shared)) = (pager(), line());
+        let call = &shared.0.calls[0];
+        call.what.store(ASK_ALONE, SeqCst);
+        call.state.store(CALL_MADE, SeqCst);
+        let (caller, _) = link.call(0).expect("a call");
+        let (mm, wish) = (Arc::new(with_pool(Quiet::default())), Wish::Alone { reason: 32 });
+        pager.detach.on.store(true, SeqCst);
+        let child = Candidate { mm, wish, line: link, caller, certain: true };
+        assert!(child.serve(&pager).is_none());
+        assert_ne!(call.state.load(SeqCst), CALL_MADE, "it is answered");
+        assert!(pager.unmanaged.list().is_empty());
     }
 }

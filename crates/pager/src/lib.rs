@@ -1,22 +1,11 @@
 //! Serves the page faults of a process tree and keeps its memory within the budget.
 //!
-//! Threads, and what each may wait for:
-//! * *faults* (`faults`): reads every userfaultfd, answers page faults, follows mapping changes.
-//!   Waits only for a batch of moves that is under way (a few tens of microseconds).
-//! * *kswapd* (`reclaim`): moves pages to standby, stores and frees them; ages and evicts by
-//!   command. Waits for agents and for writes.
-//! * *monitor* (`monitor`): measures memory, brings new areas under management, notices ended
-//!   processes.
-//! * *listener* (`listener`): answers the hello of each agent.
-//! * *view* (`view`): reads page tables for `ebb top`. Does not wait for clients.
-//! * *events* (`events`), if the user wants them: writes events. Waits for the file.
-//! * *beat* (`patience`): measures the CPU time that the host grants.
-//! * *slow work* (`slow work`): inspects processes for the fault threads if that takes long.
+//! `ARCHITECTURE.md` has the threads, what each may wait for, and the path of one page fault.
 //!
-//! Lock order: `Mm::state` before `Pager::resident`. No thread holds two locks of one kind. No
-//! thread holds a lock while it waits for an agent, a device or another thread. Threads hold
-//! `Mm::state` across userfaultfd calls on its address space, because the lock orders these calls
-//! against mapping changes:
+//! Lock order: `Mm::state`, then `Pending`, then `Pager::engine` (`Pager::resident` locks it, too).
+//! No thread holds two locks of one kind. No thread holds a lock while it waits for an agent, a
+//! device or another thread. Threads hold `Mm::state` across userfaultfd calls on its address
+//! space, because the lock orders these calls against mapping changes:
 //! * ORD-1: a thread reads a message, and acts on it, under `Mm::state`, and never while `busy` is
 //!   set.
 //! * ORD-2: pages move out only while `busy` is set. So no thread acknowledges a mapping change
@@ -32,7 +21,7 @@
 //! * ORD-7: an agent may begin a batch and not end it. Such a batch is over only when every slot
 //!   with an unreported move holds a page. This is the moved page or the kernel's zero page. A
 //!   later move then finds its slot taken.
-//! * WAKE-1: no thread is woken under `Mm::state`. A thread whose page is in place is woken on
+//! * WAKE-1: no function that places a page wakes a thread. The release of `Mm::state` does, on
 //!   every path.
 //! * IDENTITY-1: the pager assigns an address space to a process only if that process has its
 //!   identity page.

@@ -650,9 +650,9 @@ impl Mm {
     }
 }
 
-/// Access to the state of an address space while its lock is held. Measures the hold. No thread is
-/// woken under the lock (WAKE-1). A thread that places pages notes them by [`State::wake_after`].
-/// The release of the lock wakes the waiting threads on every path.
+/// Access to the state of an address space while its lock is held. Measures the hold. A thread that
+/// places pages notes them by [`State::wake_after`]. The release of the lock wakes the threads that
+/// wait for them, on every path (WAKE-1).
 #[derive(Debug)]
 pub struct MmGuard<'a> {
     /// The lock; None after its release.
@@ -887,23 +887,14 @@ impl Areas {
 
 #[cfg(test)]
 mod tests {
-    use super::{Areas, Mm, State};
+    use super::{Areas, Mm};
     use crate::children::Wish;
     use crate::fork::show_identity;
-    use crate::link::{Ask, Link};
-    use crate::pool::Pool;
-    use crate::quiet::{Quiet, pager};
-    use crate::seam::{Clock, Line};
-    use ebb_agent::protocol::{ASK_JOIN, CALL_MADE, Shared};
-    use ebb_mm::resident::Space;
-    use ebb_mm::types::MmId;
-    use ebb_sys::shared::SharedMap;
+    use crate::link::Ask;
+    use crate::quiet::{Mute, Quiet, line, pager, with_pool};
+    use ebb_agent::protocol::{ASK_JOIN, CALL_MADE};
     use ebb_sys::uffd::PlaceError;
-    use std::io;
-    use std::os::fd::BorrowedFd;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Duration;
+    use std::sync::atomic::Ordering;
 
     /// Shows that a child without an agent gets a few pages beyond the budget. All memory was in
     /// pages that such a child alone still had, and it waited for one more: the run ended as out of
@@ -915,45 +906,6 @@ mod tests {
         assert!(!mm.is_starting() && mm.extra_pages() == 0);
         let taken = (0..1000).filter(|_| mm.take_extra_page()).count();
         assert_eq!((taken, mm.extra_pages()), (64, 64));
-    }
-
-    /// Creates an address space with a pool of 64 slots.
-    fn with_pool(uffd: Quiet) -> Mm {
-        let pool = Pool::new(1 << 30, 64 * 4096, 0);
-        let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
-        Mm::new(Box::new(uffd), state, Clock::real())
-    }
-
-    /// Shared memory of an agent that does nothing.
-    #[derive(Debug)]
-    struct Mute(SharedMap<Shared>);
-
-    impl Line for Mute {
-        fn shared(&self) -> &Shared {
-            &self.0
-        }
-
-        fn welcome(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn send_now(&self, _: &[u8]) -> io::Result<Option<()>> {
-            Ok(Some(()))
-        }
-
-        fn wait(&self, _: &AtomicU32, _: u32, _: Duration) {}
-
-        fn wake(&self, _: &AtomicU32) {}
-
-        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-            None
-        }
-    }
-
-    /// Creates a link and the shared memory through which a test calls.
-    fn line() -> (Link, Arc<Mute>) {
-        let mute = Arc::new(Mute(SharedMap::create("mute").expect("a mapping").0));
-        (Link::new(mute.clone(), Clock::real()), mute)
     }
 
     /// Makes the call by which an agent asks for its own link.

@@ -1,14 +1,23 @@
 //! Fixtures of unit tests: a pager without threads, and an address space with preset answers.
 
 use crate::config::{Config, ReportTo};
-use crate::seam::{AddressSpace, Clock, Event, Machine};
+use crate::link::Link;
+use crate::mm::{Areas, Mm, State};
+use crate::pool::Pool;
+use crate::seam::{AddressSpace, Clock, Event, Line, Machine};
 use crate::server::{Pager, World};
+use ebb_agent::protocol::Shared;
+use ebb_mm::resident::Space;
+use ebb_mm::types::MmId;
 use ebb_swap::{Options, Store, parse_tiers};
+use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Returns the settings of a run with this limit: compressed memory only, nothing written to disk.
 pub fn config(memory_max_bytes: u64) -> Config {
@@ -94,4 +103,43 @@ impl AddressSpace for Quiet {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+}
+
+/// Creates an address space with a pool of 64 slots.
+pub fn with_pool(uffd: Quiet) -> Mm {
+    let pool = Pool::new(1 << 30, 64 * 4096, 0);
+    let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
+    Mm::new(Box::new(uffd), state, Clock::real())
+}
+
+/// Shared memory of an agent that does nothing.
+#[derive(Debug)]
+pub struct Mute(pub SharedMap<Shared>);
+
+impl Line for Mute {
+    fn shared(&self) -> &Shared {
+        &self.0
+    }
+
+    fn welcome(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn send_now(&self, _: &[u8]) -> io::Result<Option<()>> {
+        Ok(Some(()))
+    }
+
+    fn wait(&self, _: &AtomicU32, _: u32, _: Duration) {}
+
+    fn wake(&self, _: &AtomicU32) {}
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Creates a link and the shared memory through which a test calls.
+pub fn line() -> (Link, Arc<Mute>) {
+    let mute = Arc::new(Mute(SharedMap::create("mute").expect("a mapping").0));
+    (Link::new(mute.clone(), Clock::real()), mute)
 }

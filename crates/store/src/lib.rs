@@ -147,7 +147,7 @@ impl Store {
         }
         let injector = Arc::new(Injector::new(options.inject.as_ref()));
         let key = new_key(tiers, options.encrypt)?;
-        let (mut ram_limit, mut far, mut files) = (None, Vec::new(), 0);
+        let (mut ram_limit, mut far) = (None, Vec::new());
         for tier in tiers {
             match tier {
                 TierSpec::Ram { limit } => {
@@ -169,11 +169,11 @@ impl Store {
                     ));
                 }
                 TierSpec::File { path, limit } => {
-                    let name = TierName::File(files);
-                    files += 1;
+                    let index = far_index(&far)?;
+                    let name = TierName::File(index - count_remote(&far));
                     let key = key.clone().filter(|_| options.encrypt == Encrypt::All);
                     let (path, injector) = (path.as_deref(), injector.clone());
-                    let file = FileTier::open(far_index(&far)?, name, path, *limit, key, injector)?;
+                    let file = FileTier::open(index, name, path, *limit, key, injector)?;
                     far.push(FarTier::File(file));
                 }
                 TierSpec::Redis(spec) => {
@@ -183,7 +183,7 @@ impl Store {
                         ));
                     }
                     let index = far_index(&far)?;
-                    let name = TierName::Redis(index - files);
+                    let name = TierName::Redis(count_remote(&far));
                     let (injector, notice) = (injector.clone(), options.notice.clone());
                     let tier = RemoteTier::open(index, name, spec, key.clone(), injector, notice)?;
                     far.push(FarTier::Remote(tier));
@@ -349,6 +349,11 @@ impl Store {
 fn far_index(far: &[FarTier]) -> Result<u8, StoreError> {
     u8::try_from(far.len())
         .map_err(|_| StoreError::Tiers("the list has more than 256 file and redis tiers"))
+}
+
+/// Returns the number of remote tiers of a list that has room for one more tier.
+fn count_remote(far: &[FarTier]) -> u8 {
+    far.iter().filter(|tier| matches!(tier, FarTier::Remote(_))).count() as u8
 }
 
 /// Creates a key, if any tier needs one.

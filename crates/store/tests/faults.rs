@@ -127,7 +127,7 @@ fn a_write_that_fails_is_tried_elsewhere() {
 }
 
 #[test]
-fn a_tier_that_fills_up_hands_over_to_the_next() {
+fn pages_that_no_tier_takes_are_refused_and_the_others_stay() {
     let store = open("ram,file", "full@from11", true);
     put(&store, &(0..10).map(|n| (n, page(u64::from(n), 5))).collect::<Vec<_>>());
     let results = try_put(&store, &(10..20).map(|n| (n, content(n))).collect::<Vec<_>>());

@@ -2,7 +2,7 @@
 
 use crate::common::{complete, get, open, page, put, try_put};
 use ebb_mm::types::SlotId;
-use ebb_swap::{Page, Store, StoreError, TierName, page_hash};
+use ebb_swap::{Options, Page, Store, StoreError, TierName, page_hash, parse_tiers};
 
 const EACH_BACKEND: [bool; 2] = [true, false];
 
@@ -20,6 +20,18 @@ fn pages_of_every_kind_come_back_from_every_list_of_tiers() {
             assert_eq!(store.hash_of(SlotId(*slot)), Some(page_hash(page)));
         }
     }
+}
+
+/// Shows that the count of file tiers does not overflow before the list is found too long.
+#[test]
+fn a_list_of_more_than_256_files_is_refused() {
+    let list = |files: usize| parse_tiers(&vec!["file:4K"; files].join(",")).expect("a list");
+    let options = Options { use_io_uring: false, ..Options::default() };
+    let store = Store::open(&list(256), &options).expect("256 tiers");
+    assert_eq!(store.stats().tiers.last().map(|tier| tier.name), Some(TierName::File(255)));
+    drop(store);
+    let why = Store::open(&list(257), &options).err().expect("one more").to_string();
+    assert!(why.contains("more than 256"), "{why}");
 }
 
 #[test]

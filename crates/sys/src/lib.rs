@@ -1,5 +1,4 @@
-//! Safe wrappers of the kernel's interfaces. Beside the agent, this is the only crate with unsafe
-//! code.
+//! Safe wrappers of the kernel's interfaces.
 //!
 //! Each module wraps one kernel interface in a safe type and nothing more; policy lives elsewhere.
 

@@ -433,7 +433,7 @@ mod tests {
         for (wrong, disk, says) in [
             (spec(Preset::Nvme, Some(2.0), false), None, "amplification: expected with"),
             (spec(Preset::Flash, Some(0.5), false), None, "amplification = 0.5: expected 1"),
-            (spec(Preset::Flash, Some(2.0), true), Some(&disk), "amplification: with on_disk"),
+            (spec(Preset::Flash, Some(2.0), true), Some(&disk), "amplification: leave it out"),
             (spec(Preset::Nvme, None, true), Some(&disk), "on_disk: expected"),
             (spec(Preset::Flash, None, true), None, "on_disk: expected"),
         ] {

@@ -670,7 +670,8 @@ impl World {
         // drops.
         let empty = (start..end)
             .all(|page| !space.pages.contains_key(&page) && !space.truth.contains_key(&page));
-        // In the middle of an answer the guard comes too late for the pager's check (HAZARDS.md).
+        // In the middle of an answer the guard comes too late for the pager's check
+        // (docs/limits.md).
         if empty && calm {
             let waits = |page: &u64| space.touches.iter().any(|touch| touch.page == *page);
             space.raced.extend((start..end).filter(waits));

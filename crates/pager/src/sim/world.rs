@@ -224,7 +224,7 @@ pub struct Space {
     pub early: bool,
     /// Content of areas that the fork did not pass on, and that the parent changed before the pager
     /// could ask. If the pager cannot ask the child either, the child may have this content
-    /// (HAZARDS.md).
+    /// (docs/limits.md).
     pub spared: BTreeMap<u64, u64>,
     /// Progress of its agent in joining.
     pub joining: Joining,
