@@ -346,7 +346,7 @@ fn refaults(seen: &Seen) -> Vec<Line<'static>> {
     let texts: Vec<String> = (tiers.iter().enumerate())
         .filter(|(_, [r, e, p])| r + e + p > 0)
         .map(|(tier, [r, e, p])| {
-            let [back, of, kept] = [*r, r + e, *p].map(|pages| count(pages as f64));
+            let [back, of, kept] = [*r, *e, *p].map(|pages| count(pages as f64));
             format!("{tier}: {back} of {of}, {kept} kept")
         })
         .collect();
@@ -536,7 +536,7 @@ pub fn help(pen: Pen, every: Duration) -> Vec<Line<'static>> {
         "faults   by the page found: zero (first access), standby, in a tier (ram, file,",
         "         remote), one word (the page repeats it), ahead (on its way), protected",
         "         (a write after a fork)",
-        "by tier  for each access tier: refaulted pages, of refaulted and evicted pages,",
+        "by tier  for each access tier: refaulted pages, of evicted pages,",
         "         and pages that reclaim kept because their tier refaults more",
         "ages     generations, the youngest first: number, age, size",
         "beside   memory that counts in the limit and that Ebb does not manage",
@@ -669,7 +669,7 @@ mod tests {
             "threads 50.0% of the time   some 4.5/1.2/0.3%   full 0.0/0.0/0.0%",
             "ram 50  file 0",
             "4.0M in 1.0M    (4.00:1)",
-            "by tier  0: 30 of 100, 5 kept  1: 3 of 10, 0 kept",
+            "by tier  0: 30 of 70, 5 kept  1: 3 of 7, 0 kept",
             "# 5 0.0s 1.2M  = 4 2.5s 400K",
             "    4712 python3       3.0M   1.0M   4.0M   1.0M      0      0    50      0  50%",
             "########========rrrrrrrrffffff1.",

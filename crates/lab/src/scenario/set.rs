@@ -128,5 +128,9 @@ fn each_workload(
             }
         }
     }
-    if hit { Ok(()) } else { Err(format!("there is no workload {:?}", only.unwrap_or(""))) }
+    match only {
+        _ if hit => Ok(()),
+        Some(name) => Err(format!("there is no workload {name:?}")),
+        None => Err("the scenario has no workload".into()),
+    }
 }
