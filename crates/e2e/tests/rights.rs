@@ -508,7 +508,11 @@ fn a_pager_refuses_a_supervisor_that_is_another_program() {
     let account = able();
     let outcome = account.run(&format!("{} __pager < /dev/null", account.ebb()));
     assert_eq!(outcome.expect_code(125).stderr.lines().count(), 1, "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("only `ebb run` and `ebb attach` start the pager"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("only `ebb run` and `ebb attach` start the pager"),
+        "{}",
+        outcome.stderr
+    );
 }
 
 /// Shows that a user's process joins root's run by attach, but the user cannot change the run. The
