@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// Magic number: first word of a hello and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
@@ -56,6 +56,9 @@ pub const OP_DROP: u32 = 2;
 /// Operation: unshare `len` bytes of pages at `a`, so that this process owns them alone
 /// (`madvise(MADV_POPULATE_WRITE)`).
 pub const OP_UNSHARE: u32 = 3;
+/// Operation: make `len` bytes of the pool at `a` readable and writable, and executable if `b` is 1
+/// (`mprotect`). The kernel moves pages only between areas with the same rights.
+pub const OP_SET_RIGHTS: u32 = 4;
 
 /// Number of doorbells: pages at the end of the pool that hold nothing. A thread rings a doorbell
 /// by discarding its page. The discard returns once the pager has read the event.
@@ -168,7 +171,7 @@ pub const TELL_DETACH: u8 = 4;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Entry {
-    /// [`OP_MOVE`], [`OP_DROP`] or [`OP_UNSHARE`].
+    /// [`OP_MOVE`], [`OP_DROP`], [`OP_UNSHARE`] or [`OP_SET_RIGHTS`].
     pub op: AtomicU32,
     /// Result, written by the agent: 0, or a negated errno.
     pub result: AtomicI32,
@@ -250,7 +253,7 @@ const _: () = assert!(size_of::<Shared>() <= 60 << 10);
 
 // `e2e/programs/ours.h`, where tests forge calls and hellos, repeats these numbers (`VERSION`,
 // `AT_CALLS`).
-const _: () = assert!(VERSION == 6 && core::mem::offset_of!(Shared, calls) == 2112);
+const _: () = assert!(VERSION == 7 && core::mem::offset_of!(Shared, calls) == 2112);
 
 /// Returns the index at which the search for page `vpn` in the pinned table begins.
 #[must_use]

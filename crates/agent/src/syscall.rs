@@ -11,6 +11,7 @@ pub const READ: usize = 0;
 pub const WRITE: usize = 1;
 pub const CLOSE: usize = 3;
 pub const MMAP: usize = 9;
+pub const MPROTECT: usize = 10;
 pub const MUNMAP: usize = 11;
 pub const RT_SIGPROCMASK: usize = 14;
 pub const IOCTL: usize = 16;

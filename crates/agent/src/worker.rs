@@ -6,8 +6,8 @@ use crate::hello::hello;
 use crate::join::{AGENT_STACK_BYTES, AgentStack, stay_alone};
 use crate::lock::unlock;
 use crate::protocol::{
-    DISCARD_AREA_BYTES, DONE, HELLO_FORKED, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared,
-    TELL_DETACH, TELL_LEAVE, TELL_SMALL,
+    DISCARD_AREA_BYTES, DONE, HELLO_FORKED, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE, POSTED,
+    RUNNING, Shared, TELL_DETACH, TELL_LEAVE, TELL_SMALL,
 };
 use crate::state::die;
 use crate::syscall::{self, call, wake};
@@ -92,6 +92,7 @@ fn run_batch(shared: &Shared, uffd: usize, discard_area: &mut DiscardArea) {
             OP_MOVE => move_pages(uffd, a, b, len),
             OP_DROP => discard_area.drop_pages(a, len),
             OP_UNSHARE => advise(a, len, MADV_POPULATE_WRITE),
+            OP_SET_RIGHTS => set_rights(a, len, b != 0),
             _ => -EINVAL,
         };
         entry.result.store(result, Relaxed);
@@ -224,6 +225,15 @@ fn discard(start: u64, len: u64) -> i32 {
 fn advise(address: u64, len: u64, advice: usize) -> i32 {
     // SAFETY: the pager names pool ranges for DONTNEED, and POPULATE_WRITE changes no content.
     unsafe { call(syscall::MADVISE, [address as usize, len as usize, advice, 0, 0, 0]) as i32 }
+}
+
+/// Sets the rights of a range. A kernel with a rule against memory that is writable and executable
+/// refuses such rights.
+fn set_rights(address: u64, len: u64, executable: bool) -> i32 {
+    // READ | WRITE, and EXEC
+    let rights = if executable { 7 } else { 3 };
+    // SAFETY: the pager names a range of the pool, whose content and place do not change.
+    unsafe { call(syscall::MPROTECT, [address as usize, len as usize, rights, 0, 0, 0]) as i32 }
 }
 
 /// Closes every descriptor in this thread's own table.

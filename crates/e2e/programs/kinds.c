@@ -378,6 +378,42 @@ static int case_zero_device(int argc, char **argv) {
     return 0;
 }
 
+/* Memory that is writable and executable at once, beside plain memory; it becomes one or the other while it is out. */
+static int case_executable(int argc, char **argv) {
+    const int write = PROT_READ | PROT_WRITE, all = write | PROT_EXEC;
+    struct ballast b = load(argc, argv);
+    const size_t half = b.bytes / 2;
+    char *upper = (char *)b.start + half;
+    unsigned char *code = map(PAGE);
+    MUST(mprotect(code, PAGE, all) == 0);
+    /* mov $42, %eax; ret */
+    memcpy(code, (unsigned char[]){0xb8, 42, 0, 0, 0, 0xc3}, 6);
+    for (int round = 0; round < 2; round++) {
+        MUST(mprotect(upper, half, all) == 0);
+        press(b.bytes);
+        ballast_check(&b, "half of it executable");
+        MUST(((int (*)(void))code)() == 42);
+        pid_t child = fork();
+        if (child == 0) {
+            ballast_check(&b, "half of it executable, in a child");
+            ballast_change(&b);
+            press(b.bytes);
+            ballast_check(&b, "a child's");
+            _exit(((int (*)(void))code)() != 42);
+        }
+        int status;
+        MUST(waitpid(child, &status, 0) == child && status == 0);
+        MUST(mprotect(upper, half, write) == 0);
+        MUST(mprotect(b.start, half, all) == 0);
+        ballast_change(&b);
+        press(b.bytes);
+        ballast_check(&b, "the other half executable");
+        MUST(mprotect(b.start, half, write) == 0);
+    }
+    puts("executable: ok");
+    return 0;
+}
+
 /* Code that nobody has touched takes no memory, however much there is of it. */
 static int case_code(int argc, char **argv) {
     struct ballast b = load(argc, argv);
@@ -522,6 +558,7 @@ static const struct test_case CASES[] = {
     {"guards", case_guards},
     {"guards-over-data", case_guards_over_data},
     {"areas-of-other-kinds", case_areas_of_other_kinds},
+    {"executable", case_executable},
     {"huge", case_huge},
     {"put-over", case_put_over},
     {"lazily-freed", case_lazily_freed},

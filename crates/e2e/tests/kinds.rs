@@ -67,6 +67,13 @@ fn areas_of_other_kinds() {
     case("areas-of-other-kinds");
 }
 
+/// Shows that memory is paged that is writable and executable at once, as heaps of SBCL and of
+/// compilers at run time are. The kernel refused to move its pages, and the run was killed.
+#[test]
+fn memory_that_is_writable_and_executable_is_paged() {
+    case("executable");
+}
+
 /// Number of attempts to get huge pages.
 const TRIES: u32 = 20;
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";

@@ -42,6 +42,7 @@ impl Following {
             Event::Fork(uffd) => Self::Fork(Box::new(Copying::begin(pager, mm, state, uffd))),
             Event::Unmap { start, end } => {
                 state.areas.remove(start, end);
+                state.executable.remove(start, end);
                 if let Some(link) = mm.link.get() {
                     link.unpin(start >> 12, end >> 12);
                 }
@@ -52,6 +53,7 @@ impl Following {
             }
             Event::Remap { from, to, len } => {
                 state.areas.shift(from, to, len);
+                state.executable.shift(from, to, len);
                 Self::Leave(Leaving::begin(mm, state, (from, from + len), Some(to)))
             }
             other => return Err(other),

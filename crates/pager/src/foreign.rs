@@ -347,6 +347,7 @@ mod tests {
             end: 4096,
             readable: true,
             writable: true,
+            executable: false,
             shared: false,
             inode: u64::from(name.starts_with('/')),
             name: (*name).to_owned(),

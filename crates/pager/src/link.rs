@@ -5,9 +5,9 @@ use crate::patience::{Patience, Wait};
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
     ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_MADE, DISCARD_AREA_BYTES, DONE, IDLE,
-    MAPPING_FREE, MAPPING_PAGER, MAPPING_WANTED, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_MAX,
-    PINNED_TOMBSTONE, POSTED, Shared, State, TELL_BATCH, TELL_DETACH, TELL_LEAVE, TELL_SMALL,
-    pinned_home,
+    MAPPING_FREE, MAPPING_PAGER, MAPPING_WANTED, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE,
+    PINNED_MAX, PINNED_TOMBSTONE, POSTED, Shared, State, TELL_BATCH, TELL_DETACH, TELL_LEAVE,
+    TELL_SMALL, pinned_home,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub enum Operation {
     Drop { start: u64, len: u64 },
     /// Break copy-on-write sharing, so that the process has the pages alone.
     Unshare { start: u64, len: u64 },
+    /// Set the rights of a part of the pool.
+    SetRights { start: u64, len: u64, executable: bool },
 }
 
 /// Result of a batch.
@@ -290,6 +292,9 @@ impl Link {
                 Operation::Move { to, from } => (OP_MOVE, to, from, 4096),
                 Operation::Drop { start, len } => (OP_DROP, start, 0, len),
                 Operation::Unshare { start, len } => (OP_UNSHARE, start, 0, len),
+                Operation::SetRights { start, len, executable } => {
+                    (OP_SET_RIGHTS, start, u64::from(executable), len)
+                }
             };
             entry.op.store(op, Relaxed);
             entry.a.store(a, Relaxed);

@@ -146,6 +146,9 @@ pub struct State {
     pub ended: bool,
     pub space: Space,
     pub areas: Areas,
+    /// Areas that were writable and executable when a page of theirs did not move. The kernel does
+    /// not report a change of rights, so this may be stale in both directions.
+    pub executable: Areas,
     pub pool: Pool,
     /// Ranges whose waiting threads are woken when the lock is released.
     wakes: Wakes,
@@ -168,6 +171,7 @@ impl State {
             ended: false,
             space,
             areas,
+            executable: Areas::default(),
             pool,
             wakes: Wakes::new(),
             holds: 0,

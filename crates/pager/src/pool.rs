@@ -12,6 +12,13 @@
 //! fork group. Slots are handed out in rising order, so that pages moved to standby together lie
 //! together and one call drops them.
 //!
+//! The kernel moves a page only between areas with the same rights. So the upper part of the pool
+//! is writable and executable if the process has such areas, and takes their pages. The part grows
+//! and shrinks as either kind needs slots. A page keeps its slot when the rights there change.
+//!
+//! * SLOT-1: slots are handed out by [`Pool::take`] only while the rights of all slots are known.
+//!   They are not while the agent sets them, and in a child that was forked meanwhile or later.
+//!
 //! All of this happens under the address space's lock, and a pool may be as large as the limit. So
 //! slots lie in blocks with counts of their own. No operation scans more slots than one block and
 //! the counts of all blocks (64 GiB have 4096). A child shares its parent's blocks until one of the
@@ -31,10 +38,24 @@ pub struct Pool {
     count: u32,
     free: u32,
     pending_discards: u32,
-    next: u32,
+    /// First slot of the executable part.
+    edge: u32,
+    /// Slots that are tried first: in the plain part and in the executable one.
+    next: [u32; 2],
+    /// The edge that one of the parts needs.
+    wished: Option<u32>,
+    /// Whether the rights of the slots are not known (SLOT-1).
+    unsure: bool,
+    /// Whether there is an executable part, or was one.
+    divided: bool,
+    /// Whether the kernel refuses memory that is writable and executable.
+    refused: bool,
     /// Runs that the agent is to drop.
     dropping: Vec<(u32, u32)>,
 }
+
+/// Rights that the agent is to set: first address, length in bytes, whether executable.
+pub type Rights = (u64, u64, bool);
 
 /// Number of slots reserved for identity pages.
 const IDENTITY_PAGES: u32 = 8;
@@ -86,9 +107,52 @@ impl Pool {
             count,
             free: count,
             pending_discards: 0,
-            next: 0,
+            edge: count,
+            next: [0, count],
+            wished: None,
+            unsure: false,
+            divided: false,
+            refused: false,
             dropping: Vec::new(),
         }
+    }
+
+    /// Returns the rights that the agent is to set before slots are handed out, none as a rule. The
+    /// same until the result is recorded; meanwhile the rights are not known (SLOT-1).
+    pub fn rights_to_set(&mut self) -> Vec<Rights> {
+        self.unsure |= self.wished.is_some();
+        if !self.unsure {
+            return Vec::new();
+        }
+        let edge = self.wished.unwrap_or(self.edge);
+        let end = if self.refused { edge } else { self.count };
+        let parts = [(0, edge, false), (edge, end, true)];
+        let bytes = |slots: u32| u64::from(slots) * 4096;
+        let parts = parts.into_iter().filter(|(first, end, _)| first < end);
+        parts
+            .map(|(first, end, executable)| (self.address(first), bytes(end - first), executable))
+            .collect()
+    }
+
+    /// Records that the agent has set all rights.
+    pub fn rights_set(&mut self) {
+        self.edge = self.wished.take().unwrap_or(self.edge);
+        self.unsure = false;
+        self.divided |= self.edge < self.count;
+    }
+
+    /// Records that the kernel has refused executable rights; for good, if `refused`. The plain part
+    /// has its rights.
+    pub fn rights_not_set(&mut self, refused: bool) {
+        self.edge = self.edge.max(self.wished.take().unwrap_or(0));
+        self.unsure = false;
+        self.refused |= refused;
+    }
+
+    /// Whether pages of executable areas may have slots.
+    #[must_use]
+    pub fn may_be_executable(&self) -> bool {
+        !self.refused
     }
 
     /// Returns the pool of a forked child. A slot that the parent's agent is dropping may hold its
@@ -96,6 +160,8 @@ impl Pool {
     #[must_use]
     pub fn inherited(&self) -> Self {
         let mut child = self.clone();
+        // The fork may have come before or after a change of rights.
+        child.unsure |= self.divided;
         for run in std::mem::take(&mut child.dropping) {
             child.change(run, PoolSlot::Dropping, PoolSlot::PendingDiscard);
         }
@@ -150,31 +216,65 @@ impl Pool {
         }
     }
 
-    /// Takes a slot for a page that is to move to standby.
-    pub fn take(&mut self) -> Option<u32> {
-        if self.free > IDENTITY_PAGES { self.take_any() } else { None }
-    }
-
-    /// Takes a slot for an identity page.
-    pub fn take_for_identity(&mut self) -> Option<u32> {
-        self.take_any()
-    }
-
-    fn take_any(&mut self) -> Option<u32> {
-        if self.free == 0 {
+    /// Takes a slot for a page that is to move to standby. `executable` says whether its area is
+    /// executable. Without a slot the other part is to give some away.
+    pub fn take(&mut self, executable: bool) -> Option<u32> {
+        if self.unsure || self.free <= IDENTITY_PAGES {
             return None;
         }
-        let (first, from) = (self.next as usize / BLOCK, self.next as usize % BLOCK);
-        // The first block comes again at the end, because its first slots may be free.
-        let order = (first..self.blocks.len()).chain(0..=first);
-        let froms = std::iter::once(from).chain(std::iter::repeat(0));
-        let at = order.zip(froms).filter(|&(block, _)| self.blocks[block].free > 0).find_map(
-            |(block, from)| Some(block * BLOCK + self.blocks[block].first(from, PoolSlot::Free)?),
-        );
-        let at = at.expect("one is free") as u32;
+        let slot = self.take_of(executable);
+        if slot.is_none() {
+            self.wish(executable);
+        }
+        slot
+    }
+
+    /// Wishes more slots for a part: an eighth of the pool, which the other part does not lose
+    /// altogether.
+    fn wish(&mut self, executable: bool) {
+        let step = (self.count / 8).max(1);
+        let edge = match executable {
+            true => self.edge.saturating_sub(step).max(step),
+            false => (self.edge + step).min(self.count),
+        };
+        if edge != self.edge && !(executable && self.refused) {
+            self.wished = Some(edge);
+        }
+    }
+
+    /// Takes a slot for an identity page, which needs no rights.
+    pub fn take_for_identity(&mut self) -> Option<u32> {
+        self.take_of(false).or_else(|| self.take_of(true))
+    }
+
+    fn take_of(&mut self, executable: bool) -> Option<u32> {
+        let (start, end) = if executable { (self.edge, self.count) } else { (0, self.edge) };
+        let next = &mut self.next[usize::from(executable)];
+        if !(start..end).contains(next) {
+            *next = start;
+        }
+        let next = *next;
+        let at = self.first_free(next, end).or_else(|| self.first_free(start, next))?;
         self.change((at, 1), PoolSlot::Free, PoolSlot::Used);
-        self.next = (at + 1) % self.count;
+        self.next[usize::from(executable)] = at + 1;
         Some(at)
+    }
+
+    /// Returns the first free slot of `from..end`.
+    fn first_free(&self, from: u32, end: u32) -> Option<u32> {
+        let mut at = from as usize;
+        while at < end as usize {
+            let block = &self.blocks[at / BLOCK];
+            let first = at / BLOCK * BLOCK;
+            if block.free > 0
+                && let Some(found) = block.first(at - first, PoolSlot::Free)
+            {
+                let slot = (first + found) as u32;
+                return (slot < end).then_some(slot);
+            }
+            at = first + BLOCK;
+        }
+        None
     }
 
     /// Returns a slot in which no page was placed.
@@ -264,27 +364,27 @@ mod tests {
     #[test]
     fn a_pool_slot_is_reused_only_after_its_page_was_dropped() {
         let mut pool = Pool::new(0x1000_0000, u64::from(6 + IDENTITY_PAGES) * 4096, 2);
-        let slots: Vec<u32> = (0..4).map(|_| pool.take().unwrap()).collect();
+        let slots: Vec<u32> = (0..4).map(|_| pool.take(false).unwrap()).collect();
         assert_eq!(slots, [0, 1, 2, 3]);
         let doorbells = [0, 11, 12, 13, 14].map(|page| pool.doorbell(0x1000_0000 + page * 4096));
         assert_eq!(doorbells, [None, None, Some(0), Some(1), None]);
-        assert_eq!(pool.take(), None);
+        assert_eq!(pool.take(false), None);
         for slot in [2, 0, 1] {
             pool.discard_later(slot);
         }
-        assert_eq!(pool.take(), None, "retired is not free");
+        assert_eq!(pool.take(false), None, "retired is not free");
         let runs = pool.pending_discard_runs(8);
         assert_eq!(runs, [(0, 3)]);
-        assert_eq!(pool.take(), None, "taken for dropping is not free");
+        assert_eq!(pool.take(false), None, "taken for dropping is not free");
         pool.finish_discard(runs[0]);
-        assert_eq!(pool.take(), Some(4), "others first");
+        assert_eq!(pool.take(false), Some(4), "others first");
     }
 
     /// Shows that a child drops pages itself if its parent's agent was dropping them at the fork.
     #[test]
     fn a_child_drops_what_its_parent_was_dropping() {
         let mut pool = Pool::new(0, u64::from(4 + IDENTITY_PAGES) * 4096, 0);
-        (0..3).for_each(|_| assert!(pool.take().is_some()));
+        (0..3).for_each(|_| assert!(pool.take(false).is_some()));
         pool.discard_later(0);
         pool.discard_later(1);
         assert_eq!(pool.pending_discard_runs(1), [(0, 2)]);
@@ -324,21 +424,24 @@ mod tests {
     #[test]
     fn a_full_pool_has_slots_for_identity_pages() {
         let mut pool = Pool::new(0, u64::from(2 + IDENTITY_PAGES) * 4096, 0);
-        assert_eq!([pool.take(), pool.take(), pool.take()], [Some(0), Some(1), None]);
+        assert_eq!(
+            [pool.take(false), pool.take(false), pool.take(false)],
+            [Some(0), Some(1), None]
+        );
         let mut child = pool.inherited();
         let tokens = (0..IDENTITY_PAGES).filter_map(|_| child.take_for_identity()).count();
         assert_eq!((tokens as u32, child.take_for_identity()), (IDENTITY_PAGES, None));
         pool.discard_later(0);
         let runs = pool.pending_discard_runs(1);
         pool.finish_discard(runs[0]);
-        assert_eq!([pool.take(), pool.take()], [Some(2), None]);
+        assert_eq!([pool.take(false), pool.take(false)], [Some(2), None]);
     }
 
     #[test]
     fn discard_runs_over_the_limit_stay_for_the_next_time() {
         let mut pool = Pool::new(0, u64::from(8 + IDENTITY_PAGES) * 4096, 0);
         for _ in 0..8 {
-            pool.take().unwrap();
+            pool.take(false).unwrap();
         }
         for slot in [0, 2, 4, 5] {
             pool.discard_later(slot);
@@ -347,5 +450,41 @@ mod tests {
         assert_eq!(pool.pending_discard_runs(2), [(4, 2)]);
         pool.abort_discard((4, 2));
         assert_eq!(pool.pending_discards(), 2);
+    }
+
+    /// Shows that each part of a pool takes pages of its kind only, that either part grows when it
+    /// has no slot, and that no slot is handed out while rights are not known.
+    #[test]
+    fn a_pool_has_a_part_for_executable_areas_as_large_as_needed() {
+        let all = 8 * (4 + IDENTITY_PAGES);
+        let mut pool = Pool::new(0x1000_0000, u64::from(all) * 4096, 0);
+        let step = all / 8;
+        let part = |first: u32, end: u32, executable| {
+            (0x1000_0000 + u64::from(first) * 4096, u64::from(end - first) * 4096, executable)
+        };
+        let parts = |edge| vec![part(0, edge, false), part(edge, all, true)];
+        let plain: Vec<u32> = (0..all - step).filter_map(|_| pool.take(false)).collect();
+        assert_eq!(pool.rights_to_set(), [], "plain programs need none");
+        assert_eq!(pool.take(true), None);
+        assert_eq!(pool.rights_to_set(), parts(all - step));
+        assert_eq!((pool.take(false), pool.take(true)), (None, None), "not known");
+        let mut forked = pool.inherited();
+        pool.rights_set();
+        assert_eq!(pool.rights_to_set(), []);
+        let taken: Vec<u32> = std::iter::from_fn(|| pool.take(true)).collect();
+        assert!(taken.iter().copied().eq(all - step..all - IDENTITY_PAGES));
+        assert_eq!(forked.rights_to_set(), parts(all - step), "forked meanwhile");
+        assert_eq!(pool.inherited().rights_to_set(), parts(all - step), "forked later");
+        // Plain pages get slots of the other part, and pages there stay.
+        pool.give_back(taken[0]);
+        assert_eq!(pool.take(false), None);
+        assert_eq!(pool.rights_to_set(), [part(0, all, false)]);
+        pool.rights_set();
+        assert_eq!(pool.take(false), Some(taken[0]));
+        assert_eq!(pool.inherited().rights_to_set(), [part(0, all, false)]);
+        forked.rights_not_set(true);
+        assert!(!forked.may_be_executable() && forked.take(true).is_none());
+        assert_eq!(forked.rights_to_set(), []);
+        assert_eq!((forked.take(false), plain.len()), (Some(all - step), (all - step) as usize));
     }
 }

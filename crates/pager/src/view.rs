@@ -527,8 +527,9 @@ mod tests {
     use super::*;
 
     fn area(start: u64, end: u64, name: &str) -> Area {
-        let (readable, writable, shared) = (true, true, false);
-        Area { start, end, readable, writable, shared, inode: 0, name: name.to_owned() }
+        let (readable, writable, executable, shared) = (true, true, false, false);
+        let name = name.to_owned();
+        Area { start, end, readable, writable, executable, shared, inode: 0, name }
     }
 
     #[test]

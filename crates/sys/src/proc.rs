@@ -49,6 +49,8 @@ pub struct Area {
     pub readable: bool,
     /// Whether the permissions include `w`.
     pub writable: bool,
+    /// Whether the permissions include `x`.
+    pub executable: bool,
     /// Whether the permissions include `s`: all processes that map the area see writes to it.
     pub shared: bool,
     /// Inode of the mapped file; 0 if there is none.
@@ -92,6 +94,7 @@ fn parse_area(line: &str) -> Option<Area> {
         end: u64::from_str_radix(end, 16).ok()?,
         readable: permissions.first() == Some(&b'r'),
         writable: permissions.get(1) == Some(&b'w'),
+        executable: permissions.get(2) == Some(&b'x'),
         shared: permissions.get(3) == Some(&b's'),
         inode,
         name: fields.next().unwrap_or("").trim_start().to_owned(),
@@ -102,10 +105,11 @@ fn parse_area(line: &str) -> Option<Area> {
 const PROCMAP_QUERY: u64 =
     (0b11 << 30) | ((size_of::<Query>() as u64) << 16) | ((b'f' as u64) << 8) | 17;
 /// Flag of a query that returns the next area if none holds the address. Then the bits of a
-/// readable, a writable and a shared area.
+/// readable, a writable, an executable and a shared area.
 const COVERING_OR_NEXT: u64 = 0x10;
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
+const EXECUTABLE: u64 = 4;
 const SHARED: u64 = 8;
 
 /// Argument of [`PROCMAP_QUERY`].
@@ -183,6 +187,7 @@ fn area_from(maps: &File, address: u64) -> io::Result<Option<Area>> {
         end: query.end,
         readable: has(READABLE),
         writable: has(WRITABLE),
+        executable: has(EXECUTABLE),
         shared: has(SHARED),
         inode: query.inode,
         name: String::from_utf8_lossy(name).into_owned(),

@@ -62,6 +62,8 @@ enum Work {
     ToStandby(Vec<(Pfn, u32)>),
     Drop(Vec<evict::Run>),
     Unshare(Vec<Pfn>),
+    /// The rights of the pool change; then the frames move.
+    SetRights(Vec<Pfn>),
     /// Moves that the pager has decided without the agent ([`Reclaim::decide`]).
     Decided,
 }
@@ -481,7 +483,8 @@ impl Reclaim {
             let link = mm.link.get().expect("it began a batch");
             // The agent may have ended in the middle while another process has its memory. It will
             // not go on.
-            if link.wait(None) != Outcome::Done && !mm.closing.load(Relaxed) {
+            let done = link.wait(None) == Outcome::Done;
+            if !done && !mm.closing.load(Relaxed) {
                 let decided = match &work {
                     Work::ToStandby(moving) => self.decide(&mm, moving),
                     _ => None,
@@ -497,6 +500,13 @@ impl Reclaim {
                 Work::Unshare(frames) => {
                     self.settle(&mm, &frames, Fate::Retry);
                     true
+                }
+                Work::SetRights(frames) => {
+                    if done {
+                        standby::record_rights(&mm);
+                    }
+                    self.settle(&mm, &frames, Fate::Retry);
+                    done
                 }
                 Work::Decided => true,
             };

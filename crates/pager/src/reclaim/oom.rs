@@ -358,6 +358,7 @@ impl Reclaim {
                 format!("{} moves", moving.len())
             }
             Some(Stalled { work: Work::Unshare(frames), .. }) => format!("{} copies", frames.len()),
+            Some(Stalled { work: Work::SetRights(_), .. }) => "a change of rights".to_owned(),
             Some(Stalled { work: Work::Drop(runs), .. }) => format!("{} drops", runs.len()),
             Some(Stalled { work: Work::Decided, .. }) => "moves that the pager decided".to_owned(),
             None => "nothing".to_owned(),

@@ -3,16 +3,22 @@
 //! Part of the kswapd thread. The agent of the process moves the pages. A page that it cannot move
 //! goes back to the lists or is unevictable. If the page is shared in the fork group, the agent
 //! copies it first.
+//!
+//! * MOVE-1: The kernel moves a page only between areas with the same rights (EINVAL). A page of
+//!   an area that is writable and executable goes to the executable part of the pool. The kernel
+//!   does not report rights. So the pager looks at the area when a move fails, and tries the page
+//!   again only if the area is not what the pager knew.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::broken::{Rule, is_broken};
 use crate::counters;
 use crate::limits::BATCH_PATIENCE;
 use crate::link::{Link, Operation, Outcome, UNREPORTED};
-use crate::mm::{Mm, State};
+use crate::mm::{Areas, Mm, State};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::resident::{Dropped, Entry, FrameState, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE, Pfn, Vpn};
+use ebb_sys::proc::Area;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,6 +28,8 @@ const EAGAIN: i32 = 11;
 const EFAULT: i32 = 14;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
+const EACCES: i32 = 13;
+const EPERM: i32 = 1;
 /// Result of a move that the pager has prevented ([`Reclaim::decide`]). No errno has this value,
 /// nor has [`UNREPORTED`].
 const FILLED: i32 = 4094;
@@ -67,6 +75,9 @@ impl Reclaim {
             self.settle(&mm, &frames, Fate::Park);
             return 0;
         }
+        if !self.prepare_pool(&mm, &frames) {
+            return 0;
+        }
         let link = mm.link.get().expect("checked above");
         let mut operations = Vec::with_capacity(frames.len());
         let mut moving = Vec::with_capacity(frames.len());
@@ -87,7 +98,8 @@ impl Reclaim {
                     resident.make_unevictable(pfn);
                     continue;
                 }
-                let Some(slot) = state.pool.take() else {
+                let executable = state.executable.end_of(vpn.address()).is_some();
+                let Some(slot) = state.pool.take(executable) else {
                     resident.put_back(pfn);
                     continue;
                 };
@@ -173,7 +185,7 @@ impl Reclaim {
         idle: bool,
     ) -> usize {
         let mut moved = 0;
-        let (mut shared, mut own) = (Vec::new(), Vec::new());
+        let (mut shared, mut own, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let mut dropped = Dropped::default();
         // A private copy frees nothing while another member of the fork group, which cannot give
         // pages back, has the original.
@@ -211,15 +223,13 @@ impl Reclaim {
                     EBUSY if is_alone(mm, vpn) && self.unshared.insert(pfn.0) => own.push(pfn),
                     EBUSY if unshare && self.unshared.insert(pfn.0) => shared.push(pfn),
                     EAGAIN => resident.put_back(pfn),
+                    EINVAL => refused.push((pfn, vpn)),
                     _ if is_gone => {
                         resident.forget(&mut state.space, vpn, &mut dropped);
                         mm.note_dropped(&mut resident.zone, 1, 0);
                     }
-                    errno => {
-                        match errno {
-                            EINVAL => self.immovable.fixed += 1,
-                            _ => self.immovable.busy += 1,
-                        }
+                    _ => {
+                        self.immovable.busy += 1;
                         self.unshared.remove(&pfn.0);
                         counters::count(&self.pager.counters.unmovable);
                         resident.make_unevictable(pfn);
@@ -230,6 +240,9 @@ impl Reclaim {
         }
         self.pager.discard(&dropped);
         counters::add(&self.pager.counters.to_standby, moved as u64);
+        if !refused.is_empty() {
+            self.settle_refused(mm, &refused);
+        }
         if !own.is_empty() {
             moved += self.unshare(mm, own, false);
         }
@@ -237,6 +250,75 @@ impl Reclaim {
             moved += self.make_copies(mm, shared);
         }
         moved
+    }
+
+    /// Decides about pages that the kernel refused to move because of their areas (EINVAL). If the
+    /// rights of an area are others than the pager knew, its pages are tried again (MOVE-1). Any
+    /// other page is locked or not writable.
+    fn settle_refused(&mut self, mm: &Arc<Mm>, refused: &[(Pfn, Vpn)]) {
+        let areas = areas_of(mm, refused);
+        let mut guard = mm.lock();
+        let state = &mut *guard;
+        let mut resident = self.pager.resident();
+        let is_known = |state: &State, at: u64| state.executable.end_of(at).is_some();
+        let known: Vec<bool> =
+            refused.iter().map(|&(_, vpn)| is_known(state, vpn.address())).collect();
+        for (&(pfn, vpn), known) in refused.iter().zip(known) {
+            match still_isolated(&resident, state, pfn) {
+                None => continue,
+                Some(now) if now == vpn => {}
+                // The page was moved with its area since.
+                Some(_) => {
+                    resident.put_back(pfn);
+                    continue;
+                }
+            }
+            let area = areas.iter().find(|area| (area.start..area.end).contains(&vpn.address()));
+            if let Some(area) = area.filter(|_| state.pool.may_be_executable())
+                && is_executable(area) != known
+            {
+                state.executable.remove(area.start, area.end);
+                if is_executable(area) {
+                    state.executable.add(area.start, area.end);
+                }
+                resident.put_first(pfn);
+                continue;
+            }
+            self.immovable.fixed += 1;
+            self.unshared.remove(&pfn.0);
+            counters::count(&self.pager.counters.unmovable);
+            resident.make_unevictable(pfn);
+        }
+    }
+
+    /// Has the agent set the rights of the pool, if that is due. Returns false if that does not work
+    /// now; the frames are back on their lists then.
+    fn prepare_pool(&mut self, mm: &Arc<Mm>, frames: &[Pfn]) -> bool {
+        let rights = mm.lock().pool.rights_to_set();
+        if rights.is_empty() {
+            return true;
+        }
+        let operations: Vec<_> = rights
+            .into_iter()
+            .map(|(start, len, executable)| Operation::SetRights { start, len, executable })
+            .collect();
+        let link = mm.link.get().expect("the caller has checked");
+        match link.execute(&operations) {
+            Outcome::Done => {
+                record_rights(mm);
+                true
+            }
+            Outcome::Cancelled => {
+                mm.fell_silent();
+                self.settle(mm, frames, Fate::Park);
+                false
+            }
+            Outcome::Stalled => {
+                let work = Work::SetRights(frames.to_vec());
+                self.stalled.push(Stalled { mm: mm.clone(), work });
+                false
+            }
+        }
     }
 
     /// Whether a batch of private copies may be made now. They free nothing before the last member
@@ -326,6 +408,43 @@ impl Reclaim {
     }
 }
 
+/// Records the results of a batch that sets the rights of the pool.
+pub fn record_rights(mm: &Mm) {
+    let link = mm.link.get().expect("it executed a batch");
+    let mut state = mm.lock();
+    let count = state.pool.rights_to_set().len();
+    match (0..count).map(|index| link.result(index)).find(|&result| result != 0) {
+        None => state.pool.rights_set(),
+        Some(errno) => {
+            state.pool.rights_not_set(matches!(errno, EACCES | EPERM));
+            state.executable = Areas::default();
+        }
+    }
+}
+
+/// Whether pages of an area need a slot with every right.
+fn is_executable(area: &Area) -> bool {
+    area.readable && area.writable && area.executable
+}
+
+/// Returns the areas of these pages, as far as the system tells. Pages of one area are asked about
+/// once.
+fn areas_of(mm: &Mm, pages: &[(Pfn, Vpn)]) -> Vec<Area> {
+    let Some(process) = mm.process() else { return Vec::new() };
+    let range = |vpn: Vpn| (vpn.address(), vpn.address() + PAGE_SIZE as u64);
+    let found = |ranges: &[_]| process.areas_in(ranges).unwrap_or_default();
+    let mut areas = pages.first().map_or_else(Vec::new, |&(_, vpn)| found(&[range(vpn)]));
+    let is_missing = |vpn: Vpn| {
+        !areas.iter().any(|area| area.start <= vpn.address() && vpn.address() < area.end)
+    };
+    let missing: Vec<_> =
+        pages.iter().filter(|&&(_, vpn)| is_missing(vpn)).map(|&(_, vpn)| range(vpn)).collect();
+    if !missing.is_empty() {
+        areas.extend(found(&missing));
+    }
+    areas
+}
+
 /// Returns the results that the agent has reported of a batch of `count` moves.
 fn results(link: &Link, count: usize) -> Vec<i32> {
     (0..count).map(|index| link.result(index)).collect()
@@ -386,7 +505,6 @@ fn still_isolated(resident: &Resident, state: &State, pfn: Pfn) -> Option<Vpn> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mm::Areas;
     use crate::pool::Pool;
     use crate::quiet::Quiet;
     use crate::seam::{Clock, Known};

@@ -144,6 +144,9 @@ impl Driver {
         let high = rng.once_in(5).then(|| limit * rng.between(70, 95) / 100 * 4096);
         world.trouble = trouble;
         world.splits = traces;
+        // A generator of its own, as for the tracers.
+        let mut of_rights = super::rng::Rng::new(seed ^ 0x5a8);
+        world.executables = of_rights.once_in(4).then(|| !of_rights.once_in(4));
         world.begin(limit, &mix);
         let world = Shelf::new(world);
         let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());

@@ -350,6 +350,7 @@ impl Process for FakeProcess {
             end: area.end << 12,
             readable: true,
             writable: true,
+            executable: area.executable,
             shared: false,
             inode: 0,
             name: String::new(),

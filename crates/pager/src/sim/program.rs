@@ -10,7 +10,7 @@ use super::world::{
 };
 use ebb_agent::protocol::{
     ASK_JOIN, ASK_MANAGE, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, DOORBELLS, HELLO_FORKED,
-    HELLO_START, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, State,
+    HELLO_START, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE, POSTED, RUNNING, State,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -86,12 +86,15 @@ impl World {
             born: true,
             mm: None,
         };
-        let area = Area { end: POOL + pool_pages, registered: true, on_fork: OnFork::Copy };
+        let (end, on_fork) = (POOL + pool_pages, OnFork::Copy);
+        let area = Area { end, registered: true, on_fork, executable: false };
         space.areas.insert(POOL, area);
         let (mut at, mut left) = (0x1000, mix.footprint);
         while left > 0 {
             let pages = left.min(self.rng.between(8, 200));
-            let area = Area { end: at + pages, registered: false, on_fork: OnFork::Copy };
+            let executable = self.maps_executable(at);
+            let (end, on_fork) = (at + pages, OnFork::Copy);
+            let area = Area { end, registered: false, on_fork, executable };
             space.areas.insert(at, area);
             at += pages + 16;
             left -= pages;
@@ -405,7 +408,8 @@ impl World {
             1 => OnFork::Leave,
             _ => OnFork::Copy,
         };
-        let area = Area { end: start + pages, registered: false, on_fork };
+        let (end, executable) = (start + pages, self.maps_executable(start));
+        let area = Area { end, registered: false, on_fork, executable };
         self.note(|| format!("map {id}: {start:x}+{pages} {on_fork:?}"));
         // The agent does not announce the C library's own areas.
         let announced = self.rng.once_in(2);
@@ -443,10 +447,11 @@ impl World {
         let registered = space.area_of(start).is_some_and(|(_, area)| area.registered);
         self.note(|| format!("unmap {id}: {start:x}..{end:x}"));
         self.spare(id, start, end);
+        let executable = self.maps_executable(start);
         let space = &mut self.spaces[id];
         space.unmap(start, end);
         if replace {
-            let area = Area { end, registered: false, on_fork: OnFork::Copy };
+            let area = Area { end, registered: false, on_fork: OnFork::Copy, executable };
             space.areas.insert(start, area);
         }
         if registered {
@@ -860,14 +865,22 @@ impl World {
                 }
             }
             OP_DROP => {
+                self.flip_rights(id);
                 let space = &mut self.spaces[id];
                 let shared = space.pages.range(a..a + pages).any(|(_, page)| !page.is_alone());
-                if shared || self.rng.once_in(8) {
+                // Pages move to the discard area only from areas like it.
+                let other = space.area_of(a).is_some_and(|(_, area)| area.executable);
+                if shared || other || self.rng.once_in(8) {
                     self.tell(id, None, Change::Remove { start: a, end: a + pages });
                 } else {
                     self.spaces[id].drop_pages(a, a + pages);
                     self.finish_entry(id, 0);
                 }
+            }
+            OP_SET_RIGHTS => {
+                let executable = entry.b.load(Relaxed) != 0;
+                let result = self.set_rights(id, (a, a + pages), executable);
+                self.finish_entry(id, result);
             }
             OP_UNSHARE => {
                 self.spaces[id].agent_doing = Doing::Touch { page: a, write: true };

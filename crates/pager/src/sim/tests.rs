@@ -58,6 +58,7 @@ struct Seen {
     unmovable: u64,
     forks: u64,
     joined: u64,
+    executable: u64,
 }
 
 impl Seen {
@@ -103,6 +104,7 @@ fn run(seed: u64, steps: u64, log: bool, seen: &mut Seen) -> Run {
     seen.add(&driver.pager.counters);
     let world = driver.world.lock();
     seen.joined += world.connections.iter().filter(|one| one.answer == Some(true)).count() as u64;
+    seen.executable += world.executables_moved;
     drop(world);
     Run { failure, steps: driver.steps.get(), log }
 }
@@ -149,7 +151,7 @@ fn number(name: &str, default: u64) -> u64 {
 fn every_page_is_what_was_written_in_a_hundred_thousand_steps() {
     let (steps, seen) = expect_clean(0..40, 2500);
     println!("{steps} steps: {seen:?}");
-    assert!(steps >= 100_000, "{steps} steps");
+    assert!(steps >= 100_000 && seen.executable > 0, "{steps} steps");
 }
 
 /// Shows that a host that stops for seconds causes no kill, loss or refusal.
@@ -258,7 +260,7 @@ fn a_page_that_was_moved_is_kept_though_another_lies_where_it_was() {
         state.areas.add(PAGE << 12, (PAGE + 1) << 12);
         driver.pager.resident().map(&mut state.space, Vpn(PAGE), Arrival::Adopted, None);
         mm.note_known(1);
-        let place = state.pool.take().expect("all are free");
+        let place = state.pool.take(false).expect("all are free");
         mm.begin_batch(&mut state);
         (place, state.pool.address(place))
     };
@@ -313,7 +315,8 @@ fn a_guard_region_holds_where_a_thread_of_an_unidentified_child_waits() {
     child.lock().areas.add(PAGE << 12, (PAGE + 1) << 12);
     {
         let space = &mut world().spaces[1];
-        let area = Area { end: PAGE + 1, registered: true, on_fork: OnFork::Copy };
+        let area =
+            Area { end: PAGE + 1, registered: true, on_fork: OnFork::Copy, executable: false };
         space.areas.insert(PAGE, area);
         space.threads[0].doing = Doing::Touch { page: PAGE, write: true };
         // Another thread changes another part.
@@ -402,7 +405,7 @@ fn inherits(on_fork: OnFork, ends: bool) -> bool {
         map(&mut state.space);
         parent.note_known(1);
     }
-    let area = Area { end: PAGE + 1, registered: true, on_fork };
+    let area = Area { end: PAGE + 1, registered: true, on_fork, executable: false };
     world().spaces[0].areas.insert(PAGE, area);
     world().begin_fork(0, 0, &driver.mix);
     if !ends {

@@ -20,6 +20,7 @@
 //! * KERNEL-8: a process killed in the middle of a fork has no child.
 
 use super::rng::Rng;
+use ebb_mm::random::mix;
 use ebb_sys::uffd::PlaceError;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub struct Area {
     pub end: u64,
     pub registered: bool,
     pub on_fork: OnFork,
+    /// Whether it is executable, too. The kernel moves pages only between areas that are alike.
+    pub executable: bool,
 }
 
 /// A change of an address space, as a message for the pager.
@@ -263,6 +266,12 @@ pub struct World {
     pub trouble: u64,
     /// Whether agents may be stopped between a move and its report.
     pub splits: bool,
+    /// Whether programs have executable areas, and whether the kernel lets the pool have some.
+    pub executables: Option<bool>,
+    /// Number of pages moved out of executable areas.
+    pub executables_moved: u64,
+    /// Number of changes of rights, for chance.
+    pub rights_set: u64,
     /// Log of events, for a failing seed.
     pub log: Option<Vec<String>>,
 }
@@ -286,6 +295,9 @@ impl World {
             opened: Vec::new(),
             trouble: 0,
             splits: false,
+            executables: None,
+            executables_moved: 0,
+            rights_set: 0,
             log: None,
         }
     }
@@ -457,7 +469,10 @@ impl World {
             return EAGAIN;
         }
         let space = &mut self.spaces[id];
-        if space.area_of(from).is_none() || space.locked.contains(&from) {
+        let Some((_, area)) = space.area_of(from) else { return EINVAL };
+        let is_alike =
+            space.area_of(to).is_some_and(|(_, pool)| pool.executable == area.executable);
+        if !is_alike || space.locked.contains(&from) {
             return EINVAL;
         }
         let Some(page) = space.pages.get(&from) else { return ENOENT };
@@ -471,8 +486,54 @@ impl World {
         page.protected = false;
         let stamp = page.stamp;
         space.pages.insert(to, page);
+        self.executables_moved += u64::from(area.executable);
         self.note(|| format!("move {id}: {from:x} -> {to:x} ({stamp})"));
         if self.draw_trouble() { EEXIST } else { 0 }
+    }
+}
+
+/// Programs with areas that are writable and executable. No number is drawn for them, so that the
+/// other events of a seed stay as they are.
+impl World {
+    /// Whether a program maps an executable area at this page.
+    pub fn maps_executable(&self, start: u64) -> bool {
+        self.executables.is_some() && mix(start).is_multiple_of(3)
+    }
+
+    /// Sets the rights of a part of the pool. Returns 0 or an errno.
+    pub fn set_rights(&mut self, id: Id, (start, end): (u64, u64), executable: bool) -> i32 {
+        const EACCES: i32 = 13;
+        const ENOMEM: i32 = 12;
+        self.rights_set += 1;
+        if mix(self.rights_set).is_multiple_of(16) {
+            return ENOMEM;
+        }
+        if executable && self.executables != Some(true) {
+            return EACCES;
+        }
+        let space = &mut self.spaces[id];
+        space.split(start);
+        space.split(end);
+        for (_, area) in space.areas.range_mut(start..end) {
+            area.executable = executable;
+        }
+        self.note(|| format!("rights {id}: {start:x}..{end:x} {executable}"));
+        0
+    }
+
+    /// Changes the rights of an area of the program now and then, without a message.
+    pub fn flip_rights(&mut self, id: Id) {
+        if self.executables.is_none() {
+            return;
+        }
+        self.rights_set += 1;
+        let draw = mix(self.rights_set);
+        let areas = self.spaces[id].areas.range_mut(..POOL);
+        if draw.is_multiple_of(8)
+            && let Some((_, area)) = areas.into_iter().nth((draw >> 32) as usize % 4)
+        {
+            area.executable = !area.executable;
+        }
     }
 }
 
