@@ -78,6 +78,8 @@ mod rawfork;
 mod remap;
 #[cfg(ebb_preload)]
 mod robust;
+#[cfg(ebb_preload)]
+mod self_mem;
 #[cfg(any(ebb_preload, ebb_injected))]
 mod state;
 #[cfg(any(ebb_preload, ebb_injected, test))]

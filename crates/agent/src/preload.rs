@@ -31,6 +31,12 @@ pub fn set_errno(errno: c_int) {
     unsafe { *__errno_location() = errno };
 }
 
+/// Returns glibc's errno.
+pub fn errno() -> c_int {
+    // SAFETY: the calling thread's own errno.
+    unsafe { *__errno_location() }
+}
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = construct;

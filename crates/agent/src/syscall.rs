@@ -44,6 +44,7 @@ pub const EXIT_GROUP: usize = 231;
 pub const OPENAT: usize = 257;
 pub const USERFAULTFD: usize = 323;
 pub const UNSHARE: usize = 272;
+pub const READLINK: usize = 89;
 pub const CLONE3: usize = 435;
 pub const CLOSE_RANGE: usize = 436;
 pub const FACCESSAT2: usize = 439;

@@ -340,6 +340,47 @@ static int case_vmsplice(int argc, char **argv) {
 }
 
 /* Another process reads and writes pages that are pushed out, as a debugger does. */
+/* Reads and writes of the program's own memory through a file, in parts as the call gives them. */
+static void transfer(int memory, char *buffer, size_t bytes, char *place, int write) {
+    for (size_t done = 0; done < bytes;) {
+        const off_t at = (off_t)(uintptr_t)place + done;
+        const ssize_t got = write ? pwrite(memory, buffer + done, bytes - done, at)
+                                  : pread(memory, buffer + done, bytes - done, at);
+        MUST(got > 0);
+        done += got;
+    }
+}
+
+static int case_own_memory(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    const int memory = open("/proc/self/mem", O_RDWR);
+    MUST(memory >= 0);
+    char *copy = map(MIB);
+    for (size_t at = 0; at < b.bytes; at += MIB) {
+        transfer(memory, copy, MIB, (char *)b.start + at, 0);
+        MUST(memcmp(copy, (char *)b.start + at, MIB) == 0);
+        transfer(memory, copy, MIB, (char *)b.start + at, 1);
+    }
+    ballast_check(&b, "read and written through the file");
+    /* Code that nobody has accessed, as a compiler writes it. */
+    char *code = map(64 * PAGE);
+    MUST(mprotect(code, 64 * PAGE, PROT_READ | PROT_EXEC) == 0);
+    for (int page = 0; page < 64; page++) {
+        /* mov $page, %eax; ret */
+        char text[] = {(char)0xb8, (char)page, 0, 0, 0, (char)0xc3};
+        transfer(memory, text, sizeof text, code + page * PAGE, 1);
+        MUST(((int (*)(void))(code + page * PAGE))() == page);
+    }
+    /* What fails stays as it is. */
+    char byte, *closed = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(munmap(closed, PAGE) == 0);
+    MUST(pread(memory, &byte, 1, (off_t)(uintptr_t)closed) == -1 && errno == EIO);
+    MUST(pread(-1, &byte, 1, 0) == -1 && errno == EBADF);
+    ballast_check(&b, "beside code");
+    puts("own-memory: ok");
+    return 0;
+}
+
 static int case_peek(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
     int ends[2];
@@ -778,7 +819,7 @@ static const struct test_case cases[] = {
     {"dont-fork", case_dont_fork},
     {"discard", case_discard}, {"break", case_break}, {"direct-io", case_direct_io},
     {"aio", case_aio}, {"vectors", case_vectors}, {"vmsplice", case_vmsplice},
-    {"peek", case_peek}, {"sparse", case_sparse}, {"areas", case_areas},
+    {"own-memory", case_own_memory}, {"peek", case_peek}, {"sparse", case_sparse}, {"areas", case_areas},
     {"short-lived", case_short_lived}, {"stack", case_stack},
     {"write-barrier", case_write_barrier}, {"lock", case_lock},
     {"lock-all", case_lock_all}, {"scan-self", case_scan_self}, {"shared", case_shared},

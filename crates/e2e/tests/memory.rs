@@ -122,6 +122,13 @@ fn pages_lent_to_a_pipe() {
     case("vmsplice 16");
 }
 
+/// Shows that a program reads and writes its own memory through `/proc/self/mem`. The kernel waits
+/// for no page there, and Julia's compiler repeated its write for ever.
+#[test]
+fn a_program_accesses_its_own_memory_through_a_file() {
+    case("own-memory 16");
+}
+
 #[test]
 fn another_process_reads_and_writes() {
     if !may_look_up() {
