@@ -399,7 +399,10 @@ impl Live {
             Entry::Resident(_) => unreachable!("it would have been touched"),
         }
         let far = usize::from(ready > now) + self.bring(space, vpn, window, &mut cost);
-        self.pages[space][page as usize].written = writes || matches!(entry, Entry::None);
+        let state = &mut self.pages[space][page as usize];
+        // A page on standby is still the one that was written.
+        let was_written = state.written && matches!(entry, Entry::Standby(_));
+        state.written = writes || was_written || matches!(entry, Entry::None);
         if far > 0
             && let Some(swap) = swap
         {
@@ -749,13 +752,31 @@ mod tests {
         let (mut m, steps) = run(2000, 3600, &spec);
         m.add_thread(Box::new(Told(vec![steps])), 1, true);
         let (outcome, mut mem, now) = m.run().expect("it ends");
-        mem.check(now).expect("the books agree");
+        mem.check(now).expect("the counts agree");
         let count = |name| outcome.counters.iter().find(|(of, _)| *of == name).expect("counted").1;
         let loads = mem.live.as_ref().expect("it is live").loads();
         assert!(loads.near >= 1600 && loads.far == 0, "{loads:?}");
         assert!(count("pgsteal_kswapd") >= loads.near, "what was loaded had left");
         // In a pass most pages come beside another one.
         assert!(count("pswpin") * 4 < loads.near, "{} of {} touched", count("pswpin"), loads.near);
+    }
+
+    /// Shows that a written page that a read brings back from standby is still written. Its next
+    /// eviction took the copy in the file for the page, without a write.
+    #[test]
+    fn a_written_page_that_a_read_reactivates_is_still_written() {
+        let spec = LiveSpec { on: true, ..LiveSpec::default() };
+        let mut live = Live::new(&spec, 2000, Evidence::Standby.tunables());
+        live.add_space(100);
+        live.managing = true;
+        let stat = VmStat::default();
+        let fault = |live: &mut Live, writes| live.fault(0, (0, 7, 100), writes, None, &stat, 0);
+        fault(&mut live, true);
+        let mut leaving = Vec::new();
+        live.engine.set.isolate_hard(1, &mut leaving);
+        live.engine.set.deactivate(&mut live.spaces[0], leaving[0], 0);
+        fault(&mut live, false);
+        assert!(live.pages[0][7].written);
     }
 
     /// Pages moved to standby and taken back are no progress. If they counted, the run would not
