@@ -1,19 +1,20 @@
 //! The frame descriptor table: one 32-byte record for every page frame.
 //!
 //! Owns what the memory manager remembers about a resident folio. One atomic word holds the flags,
-//! generation, access count, order and zone. Further fields are two intrusive list links, the
-//! address space and virtual page that map the folio first, the memcg, the pins and a store slot.
+//! generation, access count, order, zone and a time stamp. Further fields are two intrusive list
+//! links, the memcg, the pins and a store slot. The owner is the address space and virtual page
+//! that map the folio first.
 //!
 //! A folio is `1 << order` frames; only the record of its first frame is used.
 //!
 //! Invariants
 //! * FOLIO-1: the generation field is non-zero exactly while the folio is on a multi-gen list.
 //! * FOLIO-2: `ACTIVE` is never set on a folio on a multi-gen list.
-//! * FOLIO-3: links are read and written only under the lru lock of the folio's lruvec, or by the
-//!   only owner of an isolated folio. They are not shared. They are atomics because the crate has
-//!   no unsafe code.
-//! * FOLIO-4: the word changes by compare-exchange or single-bit atomics only, because a page-table
-//!   walk may promote a folio while the eviction path holds the lru lock.
+//! * FOLIO-3: a thread reads and writes links only under the lru lock of the folio's lruvec. The
+//!   only owner of an isolated folio needs no lock. Links are atomics only because the crate has no
+//!   unsafe code.
+//! * FOLIO-4: the word of a visible folio changes only by compare-exchange, or by atomic setting or
+//!   clearing of flags. A page-table walk may promote the folio while eviction holds the lru lock.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -88,7 +89,8 @@ impl Word {
     pub const REFERENCED: Self = Self(1 << 5);
     /// Part of the working set: its accesses have shown that.
     pub const WORKINGSET: Self = Self(1 << 6);
-    /// Joins the young generations (or the classic active list) when it is next put on a list.
+    /// Joins the young generations when it is next put on a list. Classic LRU: belongs on the
+    /// active list.
     pub const ACTIVE: Self = Self(1 << 7);
     /// To be freed as soon as its writeback ends.
     pub const RECLAIM: Self = Self(1 << 8);
@@ -207,8 +209,9 @@ impl Word {
         self.home() >= FRESH
     }
 
-    /// Returns the time at which the folio last joined probation or the young generations. The unit
-    /// is the lruvec's own clock, truncated to [`STAMP_BITS`] bits.
+    /// Returns the time at which the folio was last added to the lists or joined the young
+    /// generations. A folio that is put back on probation keeps its stamp. The clock is the
+    /// lruvec's, truncated to [`STAMP_BITS`] bits.
     #[must_use]
     pub const fn stamp(self) -> u64 {
         self.0 >> STAMP_SHIFT
@@ -233,7 +236,8 @@ impl Word {
         Self((self.0 & !REFS_MASK) | ((n & 3) << REFS_SHIFT))
     }
 
-    /// Returns the number of recorded accesses through file descriptors: 0..=4.
+    /// Returns the access count, 0..=4: accesses through file descriptors. With `gen.history`, for
+    /// a mapped folio: rounds in which page tables showed an access.
     #[must_use]
     pub const fn refs(self) -> u64 {
         if self.has(Self::REFERENCED) { self.refs_field() + 1 } else { 0 }
@@ -367,8 +371,8 @@ impl Folios {
         folios
     }
 
-    /// Creates an empty table with room for `frames` frames. It does not move until it grows beyond
-    /// that. It has no hints for walks of long lists, which take 4 bytes a frame.
+    /// Creates an empty table with room for `frames` frames. The table does not move until it grows
+    /// beyond that. It has no prefetch hints, which would take 4 bytes a frame.
     #[must_use]
     pub fn with_capacity(frames: usize) -> Self {
         Self {
@@ -416,8 +420,8 @@ impl Folios {
         &self.table[pfn as usize]
     }
 
-    /// Returns a folio that a walk of the list of `pfn` may meet soon. It may have left the list
-    /// meanwhile.
+    /// Returns a folio that a walk of the list of `pfn` may meet soon. That folio may have left the
+    /// list meanwhile.
     #[inline]
     pub(crate) fn ahead(&self, pfn: Pfn) -> Option<Pfn> {
         let hint = self.ahead.get(pfn.0 as usize)?.load(Relaxed);

@@ -1,18 +1,19 @@
 //! The engine of Ebb: address spaces, LRU lists and generations, kswapd, swap slots, the budget.
 //!
-//! `core` is pure: no system call, no clock, no thread, no I/O, no unsafe code. Real memory
-//! (`ebb run`) and simulated memory (`ebb lab`) drive this one code. They pass in all that it
-//! cannot know: the time, the accessed bits that the hardware set, the result of a write.
+//! `core` is pure: it has no system call, clock, thread, I/O or unsafe code. A driver calls it:
+//! `ebb run` with real memory, `ebb lab` with simulated memory. The driver passes in all that
+//! `core` cannot know: the time, accessed bits from hardware, the result of a write.
 //!
-//! Each part can be driven by itself: [`lru`], [`space`], [`reclaim`], [`slots`]. The model of
-//! Linux in `ebb-linux` does so. [`engine::Engine`] joins them under one budget of memory; `ebb
-//! run` uses that.
+//! A driver can use each part by itself: [`lru`], [`space`], [`reclaim`], [`slots`]. The model of
+//! Linux in `ebb-linux` uses the first three so. [`engine::Engine`] joins the parts under one
+//! budget of memory, and `ebb run` uses the `Engine`.
 //!
 //! # The life of a page
 //!
 //! A page has no entry yet, or it is resident, on standby, or stored. A standby page is still in
-//! memory, but unmapped from its program. The driver of the engine makes each step and reports it.
-//! The engine chooses the pages for each step ([`Engine::isolate`], [`Engine::oldest_standby`]).
+//! memory, but unmapped from its program. The engine chooses the pages that leave
+//! ([`Engine::isolate`], [`Engine::oldest_standby`]). The driver moves the pages and reports each
+//! step.
 //!
 //! ```
 //! use ebb_mm::{Arrival, Engine, Entry, Evidence, Vpn};
@@ -58,8 +59,8 @@
 //!
 //! # A driver
 //!
-//! A complete driver in some sixty lines. Its store accepts every page at once. Its machine
-//! finishes every order of the engine before it goes on:
+//! This is a complete driver in some sixty lines. The store accepts every page at once. The machine
+//! finishes every order of the engine before the next access:
 //!
 //! ```
 //! use ebb_mm::{Arrival, WakeRequests, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
@@ -131,9 +132,10 @@
 //!
 //! # Examples
 //!
-//! In `examples/`, each run by a test: `machine` (one program in less and less memory),
-//! `own_policy` (a driver that keeps pages whose load is expensive) and `file_cache` (a cache of a
-//! file's pages, compared with a plain LRU).
+//! `cargo test` runs a test of each of these drivers in `examples/`:
+//! * `machine`: one program in less and less memory.
+//! * `own_policy`: a driver that keeps pages whose load is expensive.
+//! * `file_cache`: a cache of a file's pages, compared with a plain LRU.
 #![forbid(unsafe_code)]
 
 pub mod engine;

@@ -1,4 +1,5 @@
-//! Types for page, frame and slot numbers, so that none is confused with another.
+//! A type for each kind of number: frame, page, slot, address space. The compiler then refuses one
+//! kind for another.
 
 /// Bytes in a base page.
 pub const PAGE_SIZE: usize = 4096;

@@ -1,15 +1,17 @@
 //! Memory control groups: their limits, protections and usage.
 //!
-//! The groups form a tree. A page is charged to one group and to all groups above it. A group's
-//! usage never exceeds `max`. Above `high` the group is reclaimed and its tasks are slowed down.
+//! The groups form a tree. A page is charged to one group and to all groups above it. No charge
+//! raises a group's usage above `max`. Above `high` reclaim shrinks the group, and its tasks pause.
 //! Reclaim from outside never takes memory below `min`. It takes memory below `low` only if no
-//! other memory is left. A group's protection counts only as far as its parent's protection covers
-//! it. Protection that no sibling claims is shared among the siblings in proportion to their use.
+//! other memory is left. A group's protection counts only as far as the protection of its parent
+//! covers it. Protection that no sibling claims is shared among the siblings in proportion to their
+//! use.
 //!
 //! Invariants
 //! * MEMCG-1: a group's usage is that of its own pages and of all groups below it.
 //! * MEMCG-2: no group's usage is above its `max` after a charge that succeeded.
-//! * MEMCG-3: the effective protections of siblings together are not above their parent's.
+//! * MEMCG-3: the effective protections of siblings together are at most that of their parent. The
+//!   root, and the group that is reclaimed, do not limit their children so.
 
 use ebb_mm::folio::MemcgId;
 use ebb_mm::lru::Protection;
@@ -27,9 +29,9 @@ pub struct Knobs {
     pub min: u64,
     /// Usage up to which the group is reclaimed only if no other memory is left.
     pub low: u64,
-    /// Usage above which the group is reclaimed and its tasks are slowed down.
+    /// Usage above which reclaim shrinks the group and its tasks pause.
     pub high: u64,
-    /// Usage that the group never exceeds.
+    /// Usage above which no charge succeeds.
     pub max: u64,
 }
 
@@ -68,8 +70,8 @@ struct Group {
 pub enum Charged {
     /// The pages are charged.
     Fine,
-    /// The pages are charged, but this group is above its `high`; it is the lowest such group.
-    /// Reclaim from it, then wait for [`Memcgs::high_delay_ms`].
+    /// The pages are charged, and this group is the lowest one above its `high`. Reclaim from it,
+    /// then wait for [`Memcgs::high_delay_ms`].
     High(MemcgId),
     /// The pages are not charged because this group is full. Reclaim from it and try again.
     Full(MemcgId),
@@ -215,8 +217,8 @@ impl Memcgs {
     }
 
     /// Returns how long a task that charged `pages` has to wait, in milliseconds. The group that is
-    /// furthest above its `high` decides. The delay grows with the square of the overage; delays
-    /// below a hundredth of a second are 0.
+    /// furthest above its `high` decides. The delay grows with the square of the overage. A delay
+    /// of up to 10 ms counts as 0.
     #[must_use]
     pub fn high_delay_ms(&self, id: MemcgId, pages: u64) -> u64 {
         let of = |i: usize| high_penalty_us(self.groups[i].usage, self.groups[i].knobs.high, pages);
@@ -254,8 +256,8 @@ impl Memcgs {
         }
     }
 
-    /// Returns how much of a group is spared, after [`protect`](Self::protect). `in_need` means
-    /// that no other memory is left, so soft protection does not count.
+    /// Returns the part of a group that reclaim spares, as [`protect`](Self::protect) computed it.
+    /// `in_need` means that no other memory is left, so soft protection does not count.
     #[must_use]
     pub fn protection(&self, id: MemcgId, in_need: bool) -> Protection {
         let g = &self.groups[usize::from(id.0)];

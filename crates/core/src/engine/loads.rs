@@ -2,10 +2,10 @@
 
 use crate::resident::Edges;
 
-/// Cost of a load from compressed memory, in thousandths of the cost of reactivating a standby page
+/// Cost of a load from compressed memory, in thousandths of the cost of a reactivation
 /// (`docs/results.md`, "Cost of a page fault").
 pub const NEAR_COST: u64 = 1300;
-/// Cost of a load from a file, in thousandths of the cost of reactivating a standby page.
+/// Cost of a load from a file, in thousandths of the cost of a reactivation.
 pub const FAR_COST: u64 = 8000;
 
 /// Numbers of loads since the start.
@@ -13,11 +13,12 @@ pub const FAR_COST: u64 = 8000;
 pub struct Loads {
     /// Loads from compressed memory.
     pub near: u64,
-    /// Loads from a file.
+    /// Loads from a file or server.
     pub far: u64,
-    /// Loads of the pages that were compressed last.
+    /// Loads among `near` of the pages that were compressed last.
     pub near_edge: u64,
-    /// Loads of as many pages that left compressed memory last.
+    /// Loads among `far` of the pages that left compressed memory last. Both edges have the same
+    /// number of pages.
     pub far_edge: u64,
     /// Pages that a page of compressed memory holds now, in thousandths.
     pub ratio_permille: u64,
@@ -36,8 +37,8 @@ impl Loads {
         }
     }
 
-    /// Returns the average cost of a load, in thousandths of the cost of reactivating a standby
-    /// page.
+    /// Returns the average cost of a load, in thousandths of the cost of a reactivation. None
+    /// without loads.
     pub(super) fn cost_permille(&self) -> Option<u64> {
         (self.near * NEAR_COST + self.far * FAR_COST).checked_div(self.near + self.far)
     }

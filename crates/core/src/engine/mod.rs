@@ -1,30 +1,30 @@
-//! The engine as one piece: a budget of memory, the pages in it, the order in which they leave, and
+//! The engine as one piece: a budget of memory, its pages, the order in which pages leave, and
 //! readahead.
 //!
-//! [`Engine`] owns the resident set with its order ([`Resident`], over [`crate::lru`]), and the
-//! budget with its watermarks ([`Zone`](crate::resident::Zone)). It owns reclaim control
-//! ([`Kswapd`], and the steps of its passes), the share of pages on standby, and the split with the
-//! compressed tier. Each [`Space`] has its readahead. `ebb run` drives the engine with the memory
-//! of real programs; the laboratory's `live` machine drives it with simulated ones. The engine
-//! tells its driver what to do next ([`Engine::next`]), and the driver reports the result
+//! [`Engine`] owns the resident set with its LRU ([`Resident`], over [`crate::lru`]), and the
+//! budget with its watermarks ([`Zone`](crate::resident::Zone)). It owns [`Kswapd`] and the steps
+//! of a pass. It also sets the share of pages on standby, and the share of compressed memory in the
+//! budget. Each [`Space`] has readahead of its own. `ebb run` drives the engine with the memory of
+//! real programs; the laboratory's `live` machine drives it with simulated memory. The engine tells
+//! its driver what to do next ([`Engine::next`]), and the driver reports the result
 //! ([`Engine::did`]).
 //!
 //! The engine does not find out by itself whether a page is used. [`Evidence`] says how the driver
 //! reports it:
 //! * *Accessed bits*, as hardware keeps them: an access sets the page's bit ([`Space::touch`]). The
 //!   LRU's passes and walks read the bit, and the pages that the LRU hands out leave at once.
-//! * *Standby*, where no process may read those bits: a page that the LRU hands out moves to
+//! * *Standby*, where no process may read accessed bits: a page that the LRU hands out moves to
 //!   standby. A fault brings the page back, and proves its use ([`Resident::reactivate`]). A
 //!   standby page without a fault is stored.
 //!
-//! The parts that only a kernel has are the crate `ebb-linux`, and the laboratory's machine drives
-//! them one by one.
+//! The crate `ebb-linux` has the parts that only a kernel has. The laboratory's machine drives them
+//! one by one.
 //!
 //! Invariants:
-//! * ENGINE-1: the only loop over priorities is that of kswapd's run. A pass has the priority it
-//!   was given and takes pages at that priority. It is over when it has looked at as many pages as
-//!   that priority allows.
-//! * ENGINE-2: a pass that has begun ends, by its target, by its share, or by [`Engine::end_pass`].
+//! * ENGINE-1: only kswapd's run loops over priorities. A pass keeps the priority that the run gave
+//!   it. The priority sets the pass's share of pages to look at. The pass ends at the latest after
+//!   the round in which it has looked at that share.
+//! * ENGINE-2: each pass that begins also ends, in [`Engine::next`] or by [`Engine::end_pass`].
 //!
 //! The [front page](crate) of the crate shows a driver in some sixty lines.
 
@@ -40,19 +40,19 @@ use crate::tunables::Tunables;
 use crate::types::{PAGE_SIZE, Pfn, Vpn};
 use pass::{Found, Pass, Stage};
 
-/// Pages that are isolated, stored or dropped at a time: the size of an agent's batch of moves.
+/// Most pages that one order moves to standby or stores: the size of an agent's batch of moves.
 pub const BATCH: usize = 64;
 
-/// Runs without a page to reclaim before the engine reports out of memory. If all pages are young,
-/// the first run only ages.
+/// Runs since the last progress that may find no page to reclaim. After one more the engine reports
+/// out of memory. One such run is allowed, because the first run only ages if all pages are young.
 const RUNS_EMPTY_MAX: u32 = 1;
 
-/// The way in which the driver learns that pages are used.
+/// The way in which the engine learns that a page is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evidence {
     /// Accessed bits in the page tables, set by accesses.
     AccessedBits,
-    /// Standby: pages that are to leave are unmapped and watched.
+    /// Standby: a page that is to leave is first unmapped, and a fault on it proves its use.
     Standby,
 }
 
@@ -81,7 +81,7 @@ pub enum Do {
     Drop(usize),
     /// No page that was looked at can leave for now. Wait for a change, or give up.
     OutOfMemory,
-    /// Only the working set of the last `gen.min_ttl_ms` is left.
+    /// Only the working set of the last `gen.min_ttl_ms` is left to reclaim.
     Thrashing,
     /// The pass is over; call again at once.
     Again,
@@ -97,7 +97,8 @@ pub enum Do {
 pub struct Seen {
     /// Whether a thread waits for memory.
     pub memory_stalled: bool,
-    /// Whether pages could leave if there were room for their copies first.
+    /// Whether some pages can leave only after each is copied, and memory has no room for copies.
+    /// The engine then stores standby pages first.
     pub crowded: bool,
 }
 
@@ -123,9 +124,9 @@ pub struct Engine {
     kswapd: Kswapd,
     stat: VmStat,
     pass: Option<Pass>,
-    /// Pages looked at since a page could last be stored.
+    /// Pages looked at since a stored page last counted as progress.
     fruitless: u64,
-    /// Consecutive runs that found no page under the highest pressure.
+    /// Runs since the last progress that found no page under the highest pressure.
     empty: u32,
     split: Option<Split>,
     loads: Loads,
@@ -209,8 +210,7 @@ impl Engine {
                 }
                 match step {
                     Step::Pass(pass) => self.pass = Some(Pass::begin(&pass, self.set.evictable())),
-                    // Pages count as freed only when they are, so there is no end of a write to
-                    // wait for.
+                    // A pass here reports no write under way, so kswapd has none to wait for.
                     Step::Again | Step::AwaitWrites | Step::Throttle => return Do::Again,
                     Step::Nap => return Do::Nap,
                     Step::Sleep => return Do::Sleep,
@@ -272,7 +272,8 @@ impl Engine {
     }
 
     /// Returns up to `max` pages to be stored next. With [`Evidence::Standby`] these are the oldest
-    /// standby pages, which stay there until [`Resident::evict`]. Otherwise the LRU hands them out.
+    /// standby pages, which stay there until [`Resident::evict`]. With [`Evidence::AccessedBits`]
+    /// the LRU hands them out.
     pub fn oldest_standby(&mut self, max: usize, into: &mut Vec<Pfn>) {
         match self.evidence {
             Evidence::Standby => self.set.oldest_standby(max, into),
@@ -281,7 +282,7 @@ impl Engine {
     }
 
     /// Records the sources of loaded pages since the last call. Returns the new share of compressed
-    /// memory in the budget, in bytes, if it changes.
+    /// memory in the budget, in bytes, if that share changes.
     pub fn weigh(&mut self, loads: Loads) -> Option<u64> {
         let since = loads.since(&std::mem::replace(&mut self.loads, loads));
         if let Some(cost) = since.cost_permille() {
@@ -290,8 +291,9 @@ impl Engine {
         self.split.as_mut().and_then(|split| split.look(since.edges()))
     }
 
-    /// Takes room from compressed memory, which uses `used` bytes, because threads wait and no page
-    /// can leave. Returns its new share of the budget, in bytes, if it gives way.
+    /// Takes room from compressed memory, because threads wait and no page can leave. Compressed
+    /// memory uses `used` bytes now. Returns its new share of the budget, in bytes. None if that
+    /// share stays.
     pub fn give_way(&mut self, used: u64) -> Option<u64> {
         self.split.as_mut().and_then(|split| split.give_way(used))
     }

@@ -5,8 +5,8 @@ use super::{BATCH, Did, Do, Evidence, Seen};
 use crate::reclaim::balance;
 use crate::resident::Pressure;
 
-/// The stage of a round. Standby pages leave first, because they free memory soonest; then others
-/// take their place.
+/// The next step of a round. Standby pages leave first, because they free memory soonest. Then
+/// other pages move to standby.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Begin,
@@ -51,7 +51,8 @@ pub(super) struct Pass {
 impl Pass {
     /// Begins a pass of a run, with `evictable` pages.
     pub fn begin(pass: &balance::Pass, evictable: u64) -> Self {
-        // A share below a batch costs as much as a batch. So lists that short count as longer.
+        // A share below a batch costs as much as a batch. So `lift` makes short lists count as
+        // longer.
         let most = (evictable / BATCH as u64).checked_ilog2().unwrap_or(0) as u8;
         let lift = pass.priority.saturating_sub(most);
         Self {
@@ -71,7 +72,8 @@ impl Pass {
         }
     }
 
-    /// Whether the target is met, or the share looked at (ENGINE-1).
+    /// Whether the pass ends: its target is met, its share is looked at, or a round found nothing
+    /// (ENGINE-1).
     pub fn is_over(&self) -> bool {
         self.done || self.reclaimed >= self.target || self.scanned >= self.share
     }
@@ -98,15 +100,15 @@ impl Pass {
                 }
                 Stage::Drop => {
                     self.stage = Stage::Standby;
-                    // Free even a partial batch if nothing more can be stored in this round,
-                    // because a thread waits for it.
+                    // If a thread waits for memory and this round stored few pages, even one page
+                    // is dropped at once.
                     let few = seen.memory_stalled && self.stored < BATCH as u64 / 2;
                     break Some(Do::Drop(if few { 1 } else { BATCH / 2 }));
                 }
                 Stage::Standby => {
                     self.stage = Stage::End;
-                    // If the round moved and looked at no page, the standby pages cannot leave and
-                    // are of no use, so move others to standby.
+                    // If the round moved no page and looked at none, the standby pages cannot
+                    // leave. So other pages move to standby.
                     let nothing = self.round.pages == 0 && self.round.scanned == 0;
                     if cools && (standby < target.max(BATCH as u64) || nothing) {
                         break Some(Do::ToStandby(BATCH));

@@ -21,8 +21,8 @@ pub struct List {
     head: u32,
     tail: u32,
     len: u32,
-    /// The last folios that were added at the head. Each gets as its hint the folio added [`AHEAD`]
-    /// places later.
+    /// The last folios that were added at the head. Each gets as its hint the folio that is added
+    /// [`AHEAD`] folios later.
     recent: [u32; AHEAD],
     turn: u32,
 }

@@ -82,11 +82,12 @@ pub trait Lru: Sync {
     fn mark_accessed(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> bool;
     /// Returns the shadow of a folio that is leaving memory.
     fn eviction_shadow(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Shadow;
-    /// Returns the present value of the clock that made `token`, at its position in a token.
+    /// Returns the present value of the clock from which `token` was made, shifted as in a token.
     fn clock(&self, v: &Lruvec, cx: &Ctx, token: u64) -> u64;
     /// Counts that a folio with word `w` left memory.
     fn note_evicted(&self, v: &Lruvec, cx: &Ctx, w: Word);
-    /// Handles a refault: restores the folio's flags from the shadow. Returns true if it is recent.
+    /// Handles a refault: restores the folio's flags from the shadow. Returns true if the refault
+    /// is recent.
     fn refault(&self, v: Came, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool;
     /// Reclaims at one priority. Returns true if the memcg LRU should rotate this lruvec.
     fn shrink(&self, v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool;
@@ -102,7 +103,7 @@ pub(crate) type Came<'a> = (&'a Lruvec, &'a Lruvec);
 pub enum Add {
     /// By its state.
     Normal,
-    /// At the old end, because its writeback ended: it is reclaimed next.
+    /// At the old end, because the folio's writeback ended: reclaim takes it next.
     Rotate,
 }
 
@@ -237,8 +238,8 @@ impl Lruvec {
         self.size(ty, false) + self.size(ty, true)
     }
 
-    /// Sets the number of pages that are off the lists but still in memory. They count when a
-    /// refault's distance is judged.
+    /// Sets the number of pages that are off the lists but still in memory. These pages count as
+    /// memory when the LRU judges a refault's distance.
     pub fn set_taken(&self, pages: u64) {
         self.taken.store(pages, Relaxed);
     }
@@ -256,7 +257,7 @@ impl Lruvec {
         &self.r#gen
     }
 
-    /// Puts a folio on the lists.
+    /// Puts a folio on the list that its state determines.
     pub fn add(&self, cx: &Ctx, pfn: Pfn) {
         let mut lists = self.lock();
         self.add_locked(cx, &mut lists, pfn, Add::Normal);
@@ -280,7 +281,7 @@ impl Lruvec {
         self.remove_locked(cx, &mut lists, pfn, false)
     }
 
-    /// Isolates a folio for a move within memory. It keeps its age when it is put back.
+    /// Isolates a folio for a move within memory. A young folio is young again when it is put back.
     pub fn isolate(&self, cx: &Ctx, pfn: Pfn) -> bool {
         let mut lists = self.lock();
         self.remove_locked(cx, &mut lists, pfn, true)
@@ -405,7 +406,7 @@ impl Lruvec {
         self.policy().eviction_shadow(self, cx, pfn)
     }
 
-    /// Returns the full shadow of a short one.
+    /// Restores the full shadow of a folio that left this lruvec.
     #[must_use]
     pub fn recall(&self, cx: &Ctx, short: ShortShadow) -> Shadow {
         short.recall(self.policy().clock(self, cx, short.token()), (self.memcg.0, self.node))
@@ -464,7 +465,7 @@ impl Lruvec {
     /// `sc.target` pages. The swappiness is that of `sc`. Returns the pages freed.
     ///
     /// # Errors
-    /// The generation is one of the two youngest.
+    /// The generation is one of the two youngest, or does not exist yet.
     pub fn evict_gens(
         &self,
         cx: &Ctx,

@@ -11,10 +11,10 @@ use crate::types::Pfn;
 /// Pages that one direct reclaim asks for, and the batch of the classic LRU, unless `reclaim.batch`
 /// is less.
 pub const SWAP_CLUSTER_MAX: u64 = Batch::MAX;
-/// Most pages isolated in one multi-gen batch (a large folio may exceed it once). Twice the classic
-/// LRU's.
+/// Most pages isolated in one multi-gen batch: twice the classic LRU's. A large folio may exceed
+/// the number once.
 pub const MIN_LRU_BATCH: u64 = 2 * SWAP_CLUSTER_MAX;
-/// Folios that one multi-gen pass looks at in one hold of the lock.
+/// Most folios that one multi-gen pass looks at in one hold of the lock.
 pub const MAX_LRU_BATCH: u64 = 4096;
 /// The priority of the lowest pressure.
 pub const DEF_PRIORITY: u8 = 12;
@@ -51,7 +51,7 @@ pub enum Who {
     Proactive,
 }
 
-/// The shadow that a folio leaves behind when it is evicted: 63 bits.
+/// The data that an evicted folio leaves in its page-table entry, for its refault: 63 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shadow(pub u64);
 
@@ -70,8 +70,8 @@ impl Shadow {
         Self((v << 1) | workingset as u64)
     }
 
-    /// Returns the part that fits beside a slot number in a page-table entry. That is the lowest
-    /// bits of the token, and whether the folio was in the working set.
+    /// Returns the part that fits beside a slot number in a page-table entry. The part is the
+    /// lowest bits of the token, and whether the folio was in the working set.
     /// [`Lruvec::recall`](super::Lruvec::recall) restores the rest.
     #[must_use]
     pub const fn shorten(self) -> ShortShadow {
@@ -104,7 +104,7 @@ impl Shadow {
     }
 }
 
-/// A shortened shadow: 29 bits. Its clock wraps after some ten million evictions at the earliest.
+/// A shortened shadow: 29 bits. The clock in it wraps after 2^25 evictions at the earliest.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShortShadow(pub u32);
 
@@ -113,8 +113,8 @@ impl ShortShadow {
     pub const BITS: u32 = 29;
     const TOKEN_BITS: u32 = Self::BITS - 1;
 
-    /// Returns the full shadow, if the clock has since gone on to `now` and not wrapped. `now` is
-    /// at the clock's position in a token.
+    /// Returns the full shadow. `now` is the present value of the clock, shifted as in a token. The
+    /// clock must not have wrapped since the eviction.
     #[must_use]
     pub(crate) const fn recall(self, now: u64, (memcg, node): (u16, u8)) -> Shadow {
         let behind = now.wrapping_sub(self.token()) & ((1 << Self::TOKEN_BITS) - 1);
@@ -128,7 +128,7 @@ impl ShortShadow {
     }
 }
 
-/// How much of a memcg reclaim spares.
+/// The part of a memcg that reclaim spares.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Protection {
     /// Whether the memcg is below `min`, so that it must not be reclaimed at all.
@@ -158,15 +158,15 @@ pub struct Met {
     pub taken: u64,
     /// File pages among those taken.
     pub file_taken: u64,
-    /// Pages that are dirty or under writeback.
+    /// Dirty file pages, and pages under writeback.
     pub dirty: u64,
     /// Dirty file pages that are not under writeback.
     pub unqueued_dirty: u64,
-    /// Pages under writeback that are marked to be freed after that.
+    /// Pages under writeback that the pass marks to be freed after that.
     pub writeback: u64,
-    /// Pages under writeback that a pass had met so before.
+    /// Pages under writeback that were marked for reclaim before.
     pub congested: u64,
-    /// Pages under writeback that a pass had met so before, while the node is flagged for this.
+    /// Pages among `congested` that kswapd meets while the node is flagged for writeback.
     pub immediate: u64,
 }
 
@@ -214,7 +214,7 @@ pub struct Scan {
     pub may_swap: bool,
     /// Protection of this lruvec's memcg.
     pub protection: Protection,
-    /// Whether files are not preferred merely because there are many cold ones.
+    /// Switches off the preference for file pages that holds when there are many inactive ones.
     pub cache_trim_off: bool,
     /// Whether file pages plus free pages are so few that files are left alone.
     pub file_is_tiny: bool,
@@ -223,11 +223,11 @@ pub struct Scan {
     /// Whether an active list was left alone. A failed run may then be repeated with
     /// `force_deactivate`.
     pub skipped_deactivate: bool,
-    /// Whether the node is known to have dirty pages at the old end. Those met again are then
-    /// written.
+    /// Whether the node is known to have dirty pages at the old end. kswapd then writes dirty pages
+    /// that were marked for reclaim before.
     pub node_dirty: bool,
-    /// Whether the node is known to have pages under writeback at the old end. Those met again are
-    /// then counted.
+    /// Whether the node is known to have pages under writeback at the old end. kswapd then counts
+    /// those marked for reclaim before as `immediate`.
     pub node_writeback: bool,
     /// Pages met, by their state.
     pub met: Met,
@@ -244,7 +244,8 @@ pub struct Scan {
     pub(crate) put_back: [u64; 2],
     pub(crate) place: Option<ResumePoint>,
     pub(crate) visits: Option<Visits>,
-    /// Sums of the classic lists over all memcgs in root reclaim; every memcg is balanced by them.
+    /// Sums of the classic lists over all memcgs in root reclaim. They balance the types in every
+    /// memcg.
     pub(crate) seen: Option<super::classic::Seen>,
 }
 
@@ -425,8 +426,8 @@ pub trait Pageout {
     /// Starts the writeback of dirty file pages, because some have reached the old end.
     fn wake_flusher(&mut self) {}
 
-    /// Receives the reports of each batch, with no lock held. The isolation comes before any folio
-    /// is taken out, the results after.
+    /// Receives the reports of each batch, with no lock held. The report of the isolation comes
+    /// before any folio is taken out, the report of the results after.
     fn note(&mut self, told: &ScanEvent) {
         let _ = told;
     }
@@ -436,8 +437,8 @@ pub trait Pageout {
         false
     }
 
-    /// Called after each batch, and after each address space that an aging walked, with no lock
-    /// held. True interrupts the pass, which goes on when it is called again with this [`Scan`].
+    /// Whether to interrupt the pass. The pass asks after each batch, and after each address space
+    /// that an aging walked, with no lock held. A later call with this [`Scan`] continues the pass.
     /// For drivers in whose virtual time a pass takes time.
     fn pause(&mut self) -> bool {
         false

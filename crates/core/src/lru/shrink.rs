@@ -1,8 +1,8 @@
 //! Shrinking: takes isolated folios out of memory, for both LRUs.
 //!
-//! Owns the order of the tests of a folio: whether it can leave at all, whether it is dirty or
-//! under writeback, whether it was accessed, whether it can be stored. Both LRUs use these tests in
-//! this order. They differ only in the effect of an access.
+//! Owns the order of a folio's tests. They ask whether the folio can leave, is dirty or under
+//! writeback, was accessed, and can be stored. Both LRUs use these tests in this order. The LRUs
+//! differ only in the effect of an access.
 
 use std::sync::Arc;
 
@@ -149,7 +149,7 @@ enum Fate {
     Keep,
 }
 
-/// Tries to take out every folio of the batch. Folios that stay are left in it, in order.
+/// Tries to take out every folio of the batch. The batch keeps the folios that stay, in order.
 pub(crate) fn shrink_batch(
     v: &Lruvec,
     cx: &Ctx,
@@ -257,8 +257,8 @@ fn again(sc: &Scan, w: Word) -> bool {
     sc.who == Who::Kswapd && w.has(Word::RECLAIM)
 }
 
-/// Handles a folio under writeback. It is activated, and comes back to the old end when it is
-/// clean.
+/// Handles a folio under writeback. The folio is activated, and moves to the old end when its
+/// writeback ends.
 fn being_written(cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word) -> Fate {
     sc.met.dirty += w.pages();
     if w.has(Word::RECLAIM) {
@@ -312,8 +312,8 @@ pub(crate) fn stays_for_use(v: &Lruvec, cx: &Ctx, pfn: Pfn, around: &mut Around)
     !matches!(check_references(v, cx, pfn, refs, false), Fate::Evict)
 }
 
-/// Raises the access count by one after a round with an access, and lowers it by two after a round
-/// without. Evicts a folio whose count is too low.
+/// Raises the access count by one after a round with an access. Lowers it by two after a round
+/// without one. Evicts a folio whose count is too low.
 fn by_history(cx: &Ctx, pfn: Pfn, w: Word, young: bool) -> Fate {
     if young {
         cx.folios.update(pfn, super::r#gen::seen_again);

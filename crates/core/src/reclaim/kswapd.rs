@@ -13,13 +13,13 @@
 //! ```
 //! [`Kswapd::step`] returns the next step: a pass over the lists, a nap, a sleep, or an immediate
 //! further call. The driver answers a pass with [`Kswapd::passed`]. A driver that naps calls `step`
-//! again after 100 ms or when [`WakeRequests::woken`], whichever is first. One that sleeps calls it
-//! again when woken.
+//! again after 100 ms or when [`WakeRequests::woken`], whichever is first. A driver that sleeps
+//! calls `step` again when woken.
 //!
-//! The idle policy chooses the zone if no request has arrived. `Zero` takes the lowest zone, and
-//! then judges the sleep for requests that no task makes. `Sentinel` takes the lowest zone only
-//! after a sleep, so kswapd may run for a zone that no task asked for. `Previous` takes the zone of
-//! the cycle before.
+//! The idle policy chooses the zone if no request has arrived. `Zero` takes the lowest zone. kswapd
+//! then judges its sleep for a zone that no task asked for. `Sentinel` takes the lowest zone only
+//! after a sleep. kswapd may then run for a zone that no task asked for. `Previous` takes the zone
+//! of the cycle before.
 
 use super::balance::{Balance, Pass, Passed};
 use super::wake_requests::{Sleep, WakeRequests};
@@ -37,8 +37,8 @@ pub enum Step {
     /// Wait until some writes end, 100 ms at most. Writes are under way and nothing else can be
     /// freed.
     AwaitWrites,
-    /// Wait for [`Reason::Writeback`](super::Reason::Writeback). Pages under write-out have come
-    /// round to the old end a second time, because the disk is slower than the lists turn.
+    /// Wait until enough writes end (`Reason::Writeback` in `ebb-linux`). Pages under writeback
+    /// have come to the old end a second time, because the disk is slower than the scan.
     Throttle,
     /// Wait until woken, [`NAP_MS`](super::NAP_MS) at most.
     Nap,
@@ -130,7 +130,8 @@ pub struct Kswapd {
     policy: Policy,
     at: At,
     run: Option<Balance>,
-    /// The order requested of the run, and the order by which its end is judged.
+    /// The order that tasks requested (`alloc_order`), and the order by which kswapd judges its
+    /// sleep (`reclaim_order`).
     alloc_order: Order,
     reclaim_order: Order,
     highest: usize,
@@ -195,7 +196,8 @@ impl Kswapd {
         self.highest
     }
 
-    /// Returns the zone by which to judge a sleep, given the request: see the head of the file.
+    /// Returns the zone by which to judge a sleep, given the request, by the idle policy (head of
+    /// the file).
     fn judged(&self, asked: Option<usize>) -> usize {
         match (self.policy.idle, asked) {
             (IdleIndex::Zero, asked) => asked.unwrap_or(0),
@@ -267,8 +269,8 @@ impl Kswapd {
 
     fn after_nap(&mut self, wake_requests: &WakeRequests, node: &dyn Node, stat: &VmStat) -> Step {
         let Some(news) = wake_requests.lie_down(Sleep::Deep) else {
-            // A request ended the nap early. The zone for which the nap was judged counts as
-            // requested, too.
+            // A request ended the nap early. The zone for which kswapd judged the nap counts as
+            // requested, too. With `Previous` it counts only if no request names a zone.
             stat.add(Event::KswapdLowQuickly, 1);
             let highest = self.highest;
             let policy = self.policy.idle;
@@ -339,8 +341,8 @@ impl Kswapd {
         self.run = None;
         self.ended = true;
         self.at = At::Top { keep: self.reclaim_order < self.alloc_order };
-        // Returns to the driver, because a run that found nothing to do must not keep it from its
-        // clock.
+        // Return to the driver after each run. Otherwise runs that find nothing to do would stop
+        // the driver's clock.
         self.stats.idle_turns += u64::from(passes == 0);
         Step::Again
     }
@@ -349,7 +351,7 @@ impl Kswapd {
     pub fn passed(&mut self, wake_requests: &WakeRequests, passed: &Passed) {
         if let Some(run) = self.run.as_mut() {
             run.passed(wake_requests, passed);
-            // A run that needs no page waits for none.
+            // A run with a target of 0 waits for no write.
             let waits = run.wants() && passed.reclaimed == 0 && passed.writing;
             self.stalled = waits.then_some(Step::AwaitWrites);
             if let Some(met) = &passed.met {
@@ -422,8 +424,8 @@ mod tests {
         assert_eq!(after(IdleIndex::Previous, NORMAL, &passed(1)), Step::Throttle);
     }
 
-    /// Shows that kswapd does not wait a millisecond after each pass for a missing zone, while
-    /// tasks ask for the existing one.
+    /// Shows that kswapd does not wait after each pass for a missing zone, while tasks ask for the
+    /// existing one.
     #[test]
     fn kswapd_waits_for_no_write_after_a_pass_for_a_missing_zone() {
         let nothing = Passed { writing: true, ..Passed::default() };

@@ -1,6 +1,6 @@
-//! Reclaim control: which thread reclaims, when it sleeps, and which task waits for what.
+//! Reclaim control: when kswapd runs and when it sleeps, and how tasks wake it.
 //!
-//! Everything here only decides. Nothing sleeps, reads a clock or creates a thread. A driver (the
+//! The code here only decides. It does not sleep, read a clock or create a thread. A driver (the
 //! pager's threads, the lab's events) asks for the next step, carries it out and reports the
 //! result.
 //!
@@ -52,7 +52,7 @@ pub trait Node {
     /// Returns whether every zone up to class `highest` passes its high watermark.
     fn all_balanced(&self, order: Order, highest: usize) -> bool;
 
-    /// Returns the number of pages that one pass should scan or free. That is the sum of the high
+    /// Returns the number of pages that one pass should scan or free. In Linux: the sum of the high
     /// watermarks of the zones up to `highest`, at least 32 for each.
     fn target(&self, highest: usize) -> u64;
 
@@ -62,7 +62,7 @@ pub trait Node {
         [0; CLASSES_MAX]
     }
 
-    /// Takes back the boosts for which a run has worked.
+    /// Lowers the watermarks by the boosts for which a run has worked.
     fn work_off(&self, boosts: &[u64; CLASSES_MAX]) {
         let _ = boosts;
     }
@@ -77,8 +77,8 @@ pub trait Node {
         let _ = awake;
     }
 
-    /// Returns whether more than half of the reserve below the low watermarks is left. Then
-    /// allocating tasks may reclaim instead of waiting for kswapd.
+    /// Returns whether more pages are free than half of the min watermarks. Then allocating tasks
+    /// may reclaim instead of waiting for kswapd.
     fn reserve_left(&self) -> bool;
 }
 

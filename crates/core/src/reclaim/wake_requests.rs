@@ -5,11 +5,11 @@
 //!
 //! Invariants
 //! * REQUEST-1: a task records its request before it checks whether kswapd sleeps. kswapd notes its
-//!   sleep and reads the request in one hold of the lock, and only then checks whether it may
-//!   sleep. So one of the two sees the other, and no request is lost.
+//!   sleep and reads the request in one hold of the lock. Only then it checks whether it may sleep.
+//!   So one of the two sees the other, and no request is lost.
 //! * REQUEST-2: reading a request for a run resets it to "no request".
-//! * REQUEST-3: flags are cleared when kswapd goes to sleep or, by the old policy, by any task that
-//!   finds a zone in balance.
+//! * REQUEST-3: kswapd clears the flags when it goes to sleep. With `FlagClear::Check` each check
+//!   that finds a zone in balance clears them.
 //!
 //! Lock order: the lock is a leaf; [`Node`] is never called under it.
 
@@ -25,9 +25,10 @@ pub struct Flags(pub u32);
 impl Flags {
     /// Dirty pages come to the old end faster than they are written.
     pub const DIRTY: Self = Self(1);
-    /// Pages under write-out have come round to the old end.
+    /// Pages under writeback have come round to the old end.
     pub const WRITEBACK: Self = Self(2);
-    /// All dirty pages met were under write-out already, so allocating tasks wait a moment.
+    /// All dirty pages met were under writeback and marked for reclaim, so allocating tasks wait a
+    /// moment.
     pub const CONGESTED: Self = Self(4);
 }
 
@@ -125,8 +126,8 @@ impl WakeRequests {
         Asked::Wake
     }
 
-    /// Returns whether the node is in balance. By the old policy a true result also clears the
-    /// flags.
+    /// Returns whether the node is in balance. With `FlagClear::Check` a true result also clears
+    /// the flags.
     pub(super) fn balanced(
         &self,
         node: &dyn Node,
@@ -134,7 +135,7 @@ impl WakeRequests {
         order: Order,
         highest: usize,
     ) -> bool {
-        // Before the third fix, "some zone is in balance" was false if there was no zone.
+        // Only with `SleepCheck::Any` does a node without such a zone count as in balance.
         let there = policy.sleep == SleepCheck::Any || node.has_zone(highest);
         let balanced = there && node.balanced(order, highest);
         if balanced && policy.clear == FlagClear::Check {
@@ -143,8 +144,8 @@ impl WakeRequests {
         balanced
     }
 
-    /// Returns whether kswapd may sleep, judged for `order` and `highest`. Clears the flags if so.
-    /// By the old policy the check of a zone clears them, so they stay if there is no zone.
+    /// Returns whether kswapd may sleep, judged for `order` and `highest`. With `FlagClear::Sleep`
+    /// memory in balance clears the flags.
     pub(super) fn may_sleep(
         &self,
         node: &dyn Node,
@@ -169,7 +170,7 @@ impl WakeRequests {
     }
 
     /// Notes that kswapd sleeps, and returns the present request without taking it. Returns `None`
-    /// if kswapd was woken.
+    /// if a task woke kswapd from its nap.
     pub(super) fn lie_down(&self, depth: Sleep) -> Option<(Option<usize>, Order)> {
         let mut s = lock(&self.state);
         if depth == Sleep::Nap {

@@ -1,9 +1,9 @@
-//! The resident set: which pages are in memory, in what order they would leave, and where the
-//! others are.
+//! The resident set: the pages in memory, the order in which they leave, and the state of all
+//! others.
 //!
-//! One [`Resident`] manages the pages of many address spaces under one budget. It decides; its
-//! driver moves the pages and reports back. The life of a page, with the function that makes each
-//! step:
+//! One [`Resident`] manages the pages of many address spaces under one budget. It decides; the
+//! driver moves the pages and reports back. This is the life of a page, with the function that
+//! records each step:
 //!
 //! ```text
 //!          map            isolate, deactivate           evict
@@ -16,18 +16,17 @@
 //! reactivates it and so proves it young. A standby page without a fault is written out. So standby
 //! replaces the accessed bit.
 //!
-//! The order in which pages leave is that of the engine's LRU ([`crate::lru`]), under its own
-//! switches.
+//! The engine's LRU ([`crate::lru`]) orders the pages that leave, under switches of this set.
 //!
 //! Invariants (checked by [`Resident::check_invariants`]):
-//! * RESIDENT-1: every Resident or Standby entry names a frame whose owner is that entry; every
-//!   owned frame is named by exactly one entry.
+//! * RESIDENT-1: every Resident or Standby entry names a frame whose owner is that entry. Exactly
+//!   one entry names each frame in use.
 //! * RESIDENT-2: a frame is in exactly one state; the lists of the states add up.
 //! * RESIDENT-3: the share count of a slot is the number of entries, frames and loads in flight
 //!   that hold it.
-//! * RESIDENT-4: a frame is on standby exactly while its entry is; all others in use are mapped in
-//!   the program.
-//! * RESIDENT-5: a frame is allocated exactly as long as its descriptor is in use.
+//! * RESIDENT-4: an entry is Standby exactly while its frame is on standby or unstorable. The page
+//!   of every other frame in use is mapped in the program.
+//! * RESIDENT-5: the frame numbers given out are those of the frames in use.
 
 mod entry;
 mod frame_ids;
@@ -80,7 +79,7 @@ pub struct Resident {
     pub zone: Zone,
     /// Share of pages to keep on standby, adapted to the cost of loads.
     pub standby_share: StandbyShare,
-    /// Number of address spaces made here.
+    /// Number of address spaces created here whose page tables show no accesses.
     spaces: u32,
 }
 
@@ -116,7 +115,8 @@ impl Resident {
         self.zone.resize(limit_pages, high_pages, zone::marks_of(limit_pages));
     }
 
-    /// Sets the time, in milliseconds from any origin. The ages of generations are counted in it.
+    /// Sets the time, in milliseconds from any origin. The LRU measures the ages of generations by
+    /// it.
     pub fn set_now_ms(&mut self, now_ms: u64) {
         self.order.set_now_ms(now_ms);
     }
@@ -193,7 +193,7 @@ impl Resident {
             for &pfn in &victims[before..] {
                 self.frames.put(pfn, FrameState::Lru, FrameState::Isolated);
             }
-            // A pass isolates a few more than requested. They come first next time.
+            // A pass may isolate a few more than requested. These come first next time.
             while victims.len() > wanted
                 && let Some(pfn) = victims.pop()
             {
@@ -216,8 +216,8 @@ impl Resident {
         self.order.end_reclaim();
     }
 
-    /// Creates an address space, from page 0 to `end`. `watched`: accesses show as accessed bits in
-    /// its page table.
+    /// Creates an address space, from page 0 to `end`. `watched`: the page table of the space shows
+    /// accesses as accessed bits.
     #[must_use]
     pub fn create_space(&mut self, end: Vpn, watched: bool) -> Space {
         self.spaces += u32::from(!watched);
@@ -236,7 +236,8 @@ impl Resident {
         self.order.enabled()
     }
 
-    /// Enables other parts of the LRU. The lists move over at once.
+    /// Enables exactly these parts of the LRU. If the kind of lists changes, all folios move over
+    /// at once.
     pub fn enable(&mut self, enabled: Enabled) {
         self.order.enable(&self.frames, enabled);
     }
@@ -293,7 +294,7 @@ impl Resident {
         there
     }
 
-    /// Makes a frame the next to be reclaimed, because its stored copy is as good as valid.
+    /// Makes a frame the next to be reclaimed, if it is on the LRU's lists.
     pub fn prefer(&mut self, pfn: Pfn) {
         if self.isolate_frame(pfn) {
             self.frames.put_first(pfn);
@@ -340,14 +341,14 @@ impl Resident {
     }
 
     /// Makes a standby frame unstorable, because the store refuses its content. No thread can
-    /// change the content while it is on standby. It is tried again only after a fault reactivated
-    /// it, or after the store may accept it.
+    /// change the content of a standby page. So the driver tries the frame again only after a fault
+    /// reactivated it, or after [`Resident::retry_unstorable`].
     pub fn leave_unstorable(&mut self, pfn: Pfn) {
         self.frames.put(pfn, FrameState::Standby, FrameState::Unstorable);
     }
 
     /// Returns up to `max` unstorable frames to standby, the oldest first, because the store may
-    /// accept them now. Returns whether some unstorable frames are left.
+    /// accept them now. Returns true if there were `max`, so that more may be left.
     pub fn retry_unstorable(&mut self, max: u64) -> bool {
         for _ in 0..max {
             let Some(pfn) = self.frames.last(FrameState::Unstorable) else { return false };
@@ -365,8 +366,8 @@ impl Resident {
         self.frames.set_pool(pfn, NO_POOL)
     }
 
-    /// Records that resident pages were accessed since the last look, found in page tables by a
-    /// driver that can read them. Skips frames that are off the LRU's lists.
+    /// Records that resident pages were accessed since the last call. A driver that can read page
+    /// tables found the accesses there. Skips frames that are off the LRU's lists.
     pub fn note_accessed(&self, pfns: &[Pfn]) {
         let on_list = |pfn: &Pfn| self.frames.state(*pfn) == FrameState::Lru;
         let listed: Vec<Pfn> = pfns.iter().copied().filter(on_list).collect();
@@ -399,8 +400,8 @@ impl Resident {
         self.slots.allocate()
     }
 
-    /// Replaces the stored copy that a frame remembers. Returns the old slot if it has no other
-    /// holder; the store must then drop it.
+    /// Replaces the stored copy that a frame remembers. Returns the old slot if no share of it is
+    /// left; the store must then drop its page.
     pub fn set_copy(&mut self, pfn: Pfn, slot: Option<SlotId>) -> Option<SlotId> {
         let old = self.frames.set_slot(pfn, slot);
         old.filter(|&slot| self.slots.release(slot))
@@ -497,9 +498,9 @@ impl Resident {
     }
 
     /// Gives a child the pages of its parent, in memory and stored. Copies the parent's entries
-    /// from `start` on that `passes` accepts, up to `max` of them. Returns where to go on (None if
-    /// that was all), and how many of the pages are in memory. The parent's entries must not change
-    /// until the copy is complete.
+    /// from `start` on that `passes` accepts, up to `max` of them. Returns the page at which to go
+    /// on, or None at the end. Also returns how many of the copied pages are in memory. The
+    /// parent's entries must not change until the copy is complete.
     pub fn fork(
         &mut self,
         parent: &Space,

@@ -99,7 +99,7 @@ impl Order {
         self.lruvec.add(&cx, pfn);
     }
 
-    /// Adds a page that was not accessed yet, or returns a page to its former place.
+    /// Adds a page that was not accessed yet, or puts an isolated page back.
     pub fn add(&self, frames: &Frames, pfn: Pfn) {
         self.lruvec.add(&self.cx(frames), pfn);
     }

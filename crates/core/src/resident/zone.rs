@@ -1,15 +1,16 @@
 //! The budget: how many pages are allowed, how many are used, and when to reclaim.
 //!
-//! The watermarks are the kernel's ([`watermark`]). The number of free pages is measured, not
-//! counted by an allocator. Pages come and go without the pager's doing, the store
-//! holds some, a fork group shares some, and the limit may be overcommitted.
+//! [`watermark`] computes the watermarks as the kernel does, with a smaller reserve. No allocator
+//! counts the free pages: the driver measures the pages in memory. Pages come and go without the
+//! driver's doing, the store holds some, and a fork group shares some. The limit may be
+//! overcommitted.
 //!
-//! * ZONE-1: the pages used are those in memory plus those promised. A [`Charge`] promises pages
-//!   and ends in one of two ways. Its pages are placed in memory ([`Zone::place`]), or given back
-//!   unused ([`Zone::give_back`]). So the pages promised are exact at any time: the sum of all
+//! * ZONE-1: the pages used are those in memory plus those charged. A [`Charge`] ends in one of two
+//!   ways. The driver has placed its pages in memory ([`Zone::place`]), or gives them back unused
+//!   ([`Zone::give_back`]). So the number of pages charged is exact at any time: the sum of all
 //!   charges.
 //! * ZONE-2: the pages in memory are the last measurement plus the known changes since. A
-//!   measurement says nothing about promises.
+//!   measurement does not count charged pages.
 
 use crate::order::Order;
 use crate::reclaim::Node;
@@ -19,16 +20,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Pages of dropped charges, of all budgets.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the pages that stay promised for ever because their charges were dropped. It is 0 unless
-/// a driver has a bug.
+/// Returns the pages that stay charged for ever, because a driver dropped their charges. The number
+/// is 0 unless a driver has a bug.
 #[must_use]
 pub fn lost_pages() -> u64 {
     LOST.load(Relaxed)
 }
 
-/// Pages of the budget that are promised and not in memory yet. No page can be placed in memory
-/// without a charge. A charge that is dropped is a bug of the driver, and is counted
-/// ([`lost_pages`]).
+/// Pages of the budget that are charged and not in memory yet. A driver charges a page before it
+/// places the page in memory. A driver that drops a charge has a bug; [`lost_pages`] counts the
+/// pages.
 #[must_use = "a charge ends by being placed or given back"]
 #[derive(Debug, Default)]
 pub struct Charge(u64);
@@ -63,11 +64,12 @@ impl Drop for Charge {
     }
 }
 
-/// Pages of the largest zone whose watermarks grow with it: 4 GiB.
+/// Zone size in pages up to which the watermarks grow with the zone: 4 GiB.
 pub const ZONE_MAX: u64 = 1 << 20;
 
-/// Returns the watermarks that a zone of a budget of `limit` pages has. They lie closer together
-/// than the kernel's on a small machine, because the program cannot use the pages of the reserve.
+/// Returns the watermarks for a budget of `limit` pages. The reserve is a 256th of the zone, and at
+/// most the kernel's, because the program cannot use it. The distance between two watermarks is a
+/// 128th of the zone.
 pub(super) fn marks_of(limit: u64) -> Marks {
     let pages = limit.clamp(1, ZONE_MAX);
     let (min, step) = ((pages / 256).clamp(8, 1024), (pages / 128).clamp(16, 2048));
@@ -75,7 +77,7 @@ pub(super) fn marks_of(limit: u64) -> Marks {
 }
 
 /// Returns the delay in microseconds for charging `pages` to a group that uses more than `high`.
-/// Each page costs the square of the relative overage, in seconds (mm/memcontrol.c,
+/// The delay for each page is the square of the relative overage, in seconds (mm/memcontrol.c,
 /// `calculate_high_delay`).
 #[must_use]
 pub fn high_penalty_us(usage: u64, high: u64, pages: u64) -> u64 {
@@ -103,7 +105,7 @@ pub struct Zone {
 
 impl Zone {
     /// Creates a budget of `limit` pages with the watermarks of its zone. Reclaim aims at `high`
-    /// pages, at most the limit. Between the two, a thread that takes pages is slowed down
+    /// pages, at most the limit. Between the two, a thread that takes pages must pause
     /// ([`Zone::penalty_us`]).
     #[must_use]
     pub(super) fn new(limit: u64, high: u64, marks: Marks) -> Self {
@@ -141,20 +143,20 @@ impl Zone {
         self.limit + self.overcommit
     }
 
-    /// Returns the pages in memory plus those promised.
+    /// Returns the pages in memory plus those charged.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.resident + self.promised
     }
 
-    /// Returns the pages promised and not in memory yet.
+    /// Returns the pages that are charged and not in memory yet.
     #[must_use]
     pub fn promised(&self) -> u64 {
         self.promised
     }
 
-    /// Returns the watermarks, in free pages. min is the reserve; kswapd works from below low until
-    /// above high.
+    /// Returns the watermarks, in free pages. `min` is the reserve. kswapd begins when no more than
+    /// `low` is free, and ends when more than `high` is.
     #[must_use]
     pub fn watermarks(&self) -> Marks {
         self.marks
@@ -166,8 +168,8 @@ impl Zone {
         self.ceiling().saturating_sub(self.used())
     }
 
-    /// Sets the overcommit to `pages` beyond the limit. It should be small, and last only while the
-    /// pages in use belong to a thread that cannot free them just now.
+    /// Sets the overcommit to `pages` beyond the limit. The overcommit should be small, and last
+    /// only while a stopped process occupies the memory.
     pub fn set_overcommit(&mut self, pages: u64) {
         self.overcommit = pages;
     }
@@ -189,7 +191,7 @@ impl Zone {
         self.charge(pages.min(spare))
     }
 
-    /// Ends a charge: its pages are in memory now.
+    /// Ends a charge whose pages are in memory now.
     pub fn place(&mut self, charge: Charge) {
         self.resident += self.end(charge);
     }
@@ -199,7 +201,7 @@ impl Zone {
         self.end(charge);
     }
 
-    /// Ends a charge. It belongs to this zone, so the promised pages include it.
+    /// Ends a charge of this zone. Returns the number of its pages.
     fn end(&mut self, mut charge: Charge) -> u64 {
         let pages = std::mem::take(&mut charge.0);
         self.promised -= pages;
@@ -235,7 +237,7 @@ impl Zone {
         self.resident = resident;
     }
 
-    /// Whether more than `mark` pages are free below the number at which reclaim aims.
+    /// Whether the pages used are more than `mark` below the number at which reclaim aims.
     fn passes(&self, mark: u64) -> bool {
         self.high.saturating_sub(self.used()) > mark
     }
@@ -259,7 +261,8 @@ impl Zone {
     }
 
     /// Returns how long a thread must pause after it took one page, in microseconds. The rule is
-    /// that of `memory.high`, a second at most. It is 0 where reclaim aims at the limit itself.
+    /// that of `memory.high`, a second at most. The pause is 0 where reclaim aims at the limit
+    /// itself.
     #[must_use]
     pub fn penalty_us(&self) -> u64 {
         if self.high == self.limit {

@@ -1,4 +1,4 @@
-//! One attempt at the free lists: which zones are tried, in which order, under which tests.
+//! One attempt at the free lists: the order of the zones, and the tests that each zone must pass.
 //!
 //! The allocator calls the rest of the memory manager through [`Host`], and never under a lock.
 
@@ -120,7 +120,7 @@ pub struct NoHost;
 
 impl Host for NoHost {}
 
-/// One attempt: watermark level, flags, and where it may look.
+/// One attempt: the request, the watermark level, the flags and the zones that it may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt<'a> {
     pub(super) who: Who,
@@ -140,8 +140,8 @@ impl Frames {
             .or_else(|| self.miss(Who { cpu, owner: false }, *request, host))
     }
 
-    /// Takes the slow way after a miss in the CPU's sets. `request` comes by value, so that on a
-    /// hit the request never needs an address.
+    /// Allocates after a miss in the CPU's sets: first from the free lists, then by the slow path.
+    /// `request` comes by value, so that on a hit the request never needs an address.
     #[cold]
     #[inline(never)]
     pub(super) fn miss(&self, who: Who, request: Request, host: &dyn Host) -> Option<Pfn> {
@@ -263,8 +263,8 @@ impl Frames {
         }
     }
 
-    /// Reserves the pageblocks of `pfn` for requests like the one it served (high-atomic), up to a
-    /// hundredth of the zone.
+    /// Reserves the pageblocks of `pfn`, which has served a high-atomic request, for further such
+    /// requests. The reserve is at most a hundredth of the zone.
     fn reserve_highatomic(&self, zone: &Zone, pfn: Pfn, order: Order) {
         let state = &zone.state;
         let block = u64::from(PAGEBLOCK_PAGES);
@@ -282,8 +282,9 @@ impl Frames {
         }
     }
 
-    /// Returns one high-atomic pageblock to type `to`, from the first zone that has one with free
-    /// pages. Each zone keeps one unless `force` is set.
+    /// Gives one high-atomic pageblock the type `to`, in the first zone that has one with free
+    /// pages. Each zone keeps one such pageblock unless `force` is set. Returns whether frames
+    /// changed their type.
     pub(super) fn unreserve_highatomic(
         &self,
         node: usize,
@@ -309,7 +310,7 @@ impl Frames {
 
 enum Scan {
     Found(Pfn),
-    /// The scan would leave the node while requests still avoid mixing pageblocks.
+    /// The next zone is on another node, and the attempt still avoids mixing pageblocks.
     LeavingNode,
     Nothing,
 }

@@ -1,12 +1,12 @@
 //! The page-frame allocator: zones, the per-CPU sets before them, and the entry points.
 //!
-//! A caller can hold a [`Cpu`], the claim on one CPU's sets. Then a hit costs no locked
-//! instruction. Other callers name a CPU as a hint and take that CPU's lock if it is free. Where
-//! the sets cannot be used, the zone itself serves the request.
+//! A request that a set serves is a hit. A caller can hold a [`Cpu`], the claim on one CPU's sets.
+//! A hit then costs no locked instruction. Other callers name a CPU as a hint and take that CPU's
+//! lock if it is free. Without a hit the zone's store serves the request.
 //!
 //! Invariants:
-//! * FRAMES-1: a managed frame is in exactly one place: a zone's store, one set, a caller's hands,
-//!   or a leaked block.
+//! * FRAMES-1: a managed frame is either free in a zone's store, in one set, allocated to a caller,
+//!   or leaked.
 //! * FRAMES-2: `FreePages` of a zone counts its store only. Frames in sets count as allocated.
 //!
 //! Lock order: a CPU's set lock, a CPU's scratch, a store's locks. No host callback runs under any
@@ -29,7 +29,7 @@ use super::sync::{AtomicU64, Mutex, Relaxed, lock};
 use super::watermark::Level;
 use ebb_mm::types::Pfn;
 
-/// Most blocks that one refill or drain portion moves.
+/// Most blocks that one refill, or one portion of a drain, moves.
 #[cfg(not(loom))]
 pub(super) const SCRATCH: usize = 2048;
 #[cfg(loom)]
@@ -51,7 +51,8 @@ impl Zone {
     }
 
     /// Whether a request of `order` passes the watermark at `level`, boost included. The request
-    /// may go as high as class `highest`. The count of free pages is the plain one.
+    /// may go as high as class `highest`. The test uses the plain count of free pages, which
+    /// per-CPU deltas make inexact.
     #[must_use]
     pub fn watermark_ok(
         &self,
@@ -102,7 +103,7 @@ pub(super) struct CpuSets {
     pub(super) node: usize,
     /// By kind of zone: the first zone of a request. [`NO_ROUTE`] if hits are not possible.
     pub(super) routes: [u16; 6],
-    /// Buffer for one portion, used under the CPU's lock.
+    /// Buffer for the blocks of one refill or drain, used under the CPU's lock.
     scratch: Mutex<Box<[u32]>>,
     /// By zone: blocks and pages that bypassed the sets.
     pub(super) direct: Box<[Direct]>,
@@ -138,7 +139,7 @@ pub struct Frames {
     pub(super) blocks: Arc<BlockMap>,
     pub(super) table: Option<Arc<FrameTable>>,
     pub(super) kinds: Vec<ZoneKind>,
-    /// By kind of zone: the highest class that is not above it.
+    /// By kind of zone: the highest class whose kind is not above that kind.
     classes: [u8; 6],
     /// By node and highest class: the zones in the order in which they are tried.
     pub(super) zonelists: Vec<Vec<Vec<usize>>>,
@@ -307,7 +308,8 @@ impl Frames {
         Some(one[0])
     }
 
-    /// Takes blocks from the store, and checks them if checks are due at that moment.
+    /// Takes blocks from the store. With `Checks::AfterLock` it checks them, and leaks those that
+    /// fail.
     fn take_checked(&self, zone: &Zone, want: &Want, out: &mut [u32]) -> usize {
         let n = zone.store.take(&zone.state, want, out);
         let Some(table) =
@@ -363,7 +365,7 @@ impl Frames {
         self.free_slow(who, pfn, order)
     }
 
-    /// Pushes a block on a set if no further step is needed.
+    /// Pushes a block on a set, if the push needs nothing but room in the set.
     #[inline(always)]
     fn push_hit(
         &self,

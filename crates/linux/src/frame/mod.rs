@@ -6,8 +6,9 @@
 //!           -> slow path: kswapd, compaction, reclaim, killing, by callback     slow
 //! a store keeps free blocks: lists (the kernel's placement) | bitmap (the fast one)
 //! ```
-//! `layout` describes a machine and chooses every mechanism. `checks` is the frame table of checked
-//! mode, `contig` allocates contiguous ranges, `text` writes the kernel's text formats.
+//! `frames` has the zones and the per-CPU sets. `layout` describes a machine and chooses every
+//! mechanism. `checks` is the frame table of checked mode, `contig` allocates contiguous ranges,
+//! `text` writes the kernel's text formats.
 
 mod alloc;
 mod alone;

@@ -1,15 +1,17 @@
-//! The slow path: the steps of an allocation, in order, after the fast attempt failed. The order is
-//! a contract.
+//! The slow path: the steps of an allocation after the fast attempt failed. Callers rely on the
+//! order (`tests/frame_contract.rs`).
 //!
 //! 1. Flags for the min watermark: reserves by importance.
 //! 2. Wake the kswapds.
 //! 3. Try the free lists.
-//! 4. For costly orders, compact first.
+//! 4. For a costly order, or for a block above order 0 that is not movable, compact first.
 //! 5. Wake the kswapds again; requests excused from watermarks ignore them. Try again.
-//! 6. A request that cannot reclaim fails.
-//! 7. Direct reclaim. Try; then give back a high-atomic reserve and all sets, and try once more.
-//! 8. Direct compaction.
-//! 9. A request that does not want to wait gives up.
+//! 6. A request that may not reclaim fails, and so does one of a reclaiming caller.
+//! 7. Direct reclaim. After progress try again; then give back a high-atomic reserve and all sets,
+//!    and try once more.
+//! 8. Direct compaction, for a block above order 0.
+//! 9. A request that may not retry fails, and so does a costly one without `RETRY_MAYFAIL` or
+//!    `NOFAIL`.
 //! 10. Reclaim again if another round may help.
 //! 11. Compact again if that may help.
 //! 12. Decide about an OOM kill.
@@ -144,7 +146,7 @@ impl Frames {
                 let mark = zone.state.effective_mark(Level::Min);
                 zone.watermark_ok_with(order, mark, attempt.highest, attempt.flags, could_be)
             });
-        // The high-atomic reserve is released before a request would have to kill.
+        // The high-atomic reserve is released before the allocator would kill a process.
         let to = attempt.request.gfp.migratetype();
         hopeful || self.unreserve_highatomic(attempt.node, attempt.highest, to, true)
     }
@@ -177,7 +179,7 @@ impl Frames {
             || low
     }
 
-    /// Tries for ever if the request must not fail, with half of the minimum reserve.
+    /// Tries for ever if the request must not fail, down to half of the min watermark.
     fn nofail(&self, attempt: &Attempt<'_>, host: &dyn Host) -> Option<Pfn> {
         let request = attempt.request;
         if !request.gfp.has(Gfp::NOFAIL) || !request.can_reclaim() {
@@ -207,8 +209,8 @@ impl Frames {
         }
     }
 
-    /// Whether memory up to class `highest` of `node` is in balance for blocks of `order`. It is if
-    /// some zone passes its high watermark (the promo watermark where memory has tiers), boost
+    /// Whether memory up to class `highest` of `node` is in balance for blocks of `order`. Memory
+    /// is in balance if some zone passes its high watermark (promo where memory has tiers), boost
     /// included. A node without such zones is in balance.
     #[must_use]
     pub fn balanced(&self, node: usize, order: Order, highest: usize, tiers: bool) -> bool {

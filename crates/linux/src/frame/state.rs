@@ -25,8 +25,8 @@ use super::watermark::{self, BlocksFree, Level, Marks, ZoneView};
 pub(super) const BOOSTED: u32 = 1;
 pub(super) const BELOW_HIGH: u32 = 2;
 pub(super) const RECLAIM_ACTIVE: u32 = 4;
-/// Free pages may be too few for some class of request at the high watermark, so the full test is
-/// needed.
+/// Free pages may be too few for some class of request at the high watermark. So each request needs
+/// the full test.
 pub(super) const TIGHT: u32 = 8;
 
 /// An observer that is called when a refill takes and drops a zone lock.
@@ -37,7 +37,7 @@ pub trait Meter: Send + Sync {
     fn unlocked(&self);
 }
 
-/// The source for the allocator of which allocated frames could be moved.
+/// Knows which allocated frames could be moved.
 pub trait Census: Send + Sync {
     /// Whether the contents of `pfn`, an allocated frame, can be moved.
     fn is_movable(&self, pfn: u32) -> bool;
@@ -216,7 +216,7 @@ impl ZoneState {
         }
     }
 
-    /// Sets the boost. kswapd lowers it by the pages it has reclaimed.
+    /// Sets the boost. After a run kswapd lowers it by the boost at the run's beginning.
     pub(super) fn set_boost(&self, boost: u64) {
         self.boost.store(boost, Relaxed);
         let reserve = self.reserve.iter().max().copied().unwrap_or(0);
@@ -254,12 +254,12 @@ impl ZoneState {
         self.judge();
     }
 
-    /// Counts a block that is unfit and so lost to the zone.
+    /// Counts the frames of a block that failed a check and is lost to the zone.
     pub(super) fn leak(&self, order: Order) {
         self.bad_frames.fetch_add(u64::from(order.pages()), Relaxed);
     }
 
-    /// Returns the number of frames in free blocks found inconsistent.
+    /// Returns the number of frames leaked after a failed check, or refused by the store.
     #[must_use]
     pub fn bad_frames(&self) -> u64 {
         self.bad_frames.load(Relaxed)

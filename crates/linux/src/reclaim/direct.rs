@@ -1,8 +1,8 @@
 //! Direct reclaim: a task that found no free memory reclaims some itself.
 //!
 //! A run goes from the lowest pressure to the highest and stops as soon as it has freed its target.
-//! If it frees nothing at all, it is repeated, first over every memcg. Then it also takes the
-//! memcgs with soft protection and the active lists that it had spared.
+//! A run that frees nothing is repeated over every memcg. If that frees nothing either, the last
+//! repetition also takes spared pages: from active lists and memcgs with soft protection.
 
 use super::throttle::Reason;
 use crate::frame::{COSTLY_ORDER, Order};
@@ -50,7 +50,7 @@ impl DirectPass {
 pub struct DirectPassed {
     /// Number of pages freed.
     pub reclaimed: u64,
-    /// Number of pages whose write-out was begun. They become free when it ends.
+    /// Number of pages whose write was begun. These pages become free when the write ends.
     pub begun: u64,
     /// Number of pages scanned.
     pub scanned: u64,
@@ -141,7 +141,7 @@ impl Direct {
         self.reclaimed
     }
 
-    /// Returns the number of pages whose write-out was begun.
+    /// Returns the number of pages whose write was begun.
     #[must_use]
     pub fn begun(&self) -> u64 {
         self.begun

@@ -1,11 +1,12 @@
 //! Reclaim by the tasks themselves, and what surrounds it: waits, reserves, slab, out of memory.
 //!
-//! * [`direct`]: a task's own reclaim; [`throttle`]: its waits; [`reserve`]: when it may not even
-//!   reclaim; [`oom`]: when it gives up.
+//! * [`direct`]: a task's own reclaim; [`throttle`]: the task's waits; [`reserve`]: when the task
+//!   may not reclaim; [`oom`]: when the task gives up.
 //! * [`proactive`]: reclaim that `memory.reclaim` asks for.
 //! * [`slab`]: how many objects of the slab caches a pass scans.
 //!
-//! kswapd is [`ebb_mm::reclaim`]; [`FramesNode`] shows it a node of the frame allocator.
+//! [`ebb_mm::reclaim`] has kswapd. [`FramesNode`] makes a node of the frame allocator known to
+//! kswapd.
 
 pub mod direct;
 pub mod oom;
@@ -29,7 +30,7 @@ use ebb_mm::reclaim::{CLASSES_MAX, Node};
 /// Smallest contribution of a zone to a run's target, in pages.
 const ZONE_TARGET_MIN: u64 = 32;
 
-/// One node of the frame allocator.
+/// One node of the frame allocator, as kswapd sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct FramesNode<'a> {
     /// The allocator.

@@ -31,7 +31,7 @@ pub fn may_reclaim(
     policy: Policy,
     normal: usize,
 ) -> Result<(), Asked> {
-    // Before the third fix the check did not know that a node is hopeless.
+    // Only with `SleepCheck::Any` does the check know that a node is hopeless.
     let hopeless = requests.hopeless() && policy.sleep == SleepCheck::Any;
     if hopeless || node.reserve_left() {
         return Ok(());

@@ -14,7 +14,7 @@ const WRITTEN_PER_WAITER: u64 = 32;
 /// Reason of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reason {
-    /// Pages are under write-out.
+    /// Pages are under writeback.
     Writeback,
     /// Other reclaimers have isolated too many pages.
     Isolated,
@@ -41,7 +41,7 @@ impl Reason {
 pub struct Outlook {
     /// Whether the last runs all freed nothing.
     pub hopeless: bool,
-    /// Number of pages dirty or under write-out.
+    /// Number of pages dirty or under writeback.
     pub write_pending: u64,
     /// Number of pages on lists from which reclaim may take.
     pub reclaimable: u64,
@@ -60,7 +60,8 @@ pub struct Wait {
 /// The waits of a node.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// Number of waiters for write-out. Relaxed, because it is a hint, like all here but the mark.
+    /// Number of tasks that wait for writeback. Relaxed, because all values here but `mark` are
+    /// hints.
     waiters: AtomicU32,
     /// Number of times the waiters for progress were released.
     epoch: AtomicU64,

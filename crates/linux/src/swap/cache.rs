@@ -11,9 +11,9 @@
 //!                             arrive(not kept)
 //! ```
 //! While a page is in memory, its frame's record holds its slot and the folio is `SWAPCACHE`. For a
-//! page outside memory, the slot is found by address. A page that was changed loses its copy when
-//! the change is noticed. That is at the first store through its entry, or at the end of a write
-//! during which it changed.
+//! page outside memory, `outside` has the slot by address. A page that a program changes loses its
+//! copy at the first store through its entry. If the change came during a write, the page loses its
+//! copy at the end of that write.
 //!
 //! Invariants
 //! * SWAPCACHE-1: a slot is taken exactly while a `SWAPCACHE` folio or an address outside memory
@@ -21,8 +21,8 @@
 //! * SWAPCACHE-2: a page leaves memory only if its copy is good. That is, its write succeeded and
 //!   the page has not changed since. A page whose write failed is dirty, in memory, and has no
 //!   copy.
-//! * SWAPCACHE-3: a write that has begun has room, because `reserved` counts the slots promised and
-//!   not yet given.
+//! * SWAPCACHE-3: a write that has begun has room, because `reserved` counts the slots reserved and
+//!   not yet taken.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ use ebb_mm::observe::vmstat::Event;
 use ebb_mm::space::Pte;
 use ebb_mm::types::{MmId, Pfn, SlotId, Vpn};
 
-/// Number of addresses in a leaf.
+/// Number of addresses in a leaf of `SwapCache::outside`.
 const LEAF: usize = 512;
 /// Marks an address without a slot.
 const NONE: u32 = u32::MAX;
@@ -60,7 +60,7 @@ impl SwapCache {
         }
     }
 
-    /// Returns the number of slots taken or promised.
+    /// Returns the number of slots taken or reserved.
     #[must_use]
     pub fn slots(&self) -> u64 {
         u64::from(self.clusters.used() + self.reserved)
@@ -72,7 +72,8 @@ impl SwapCache {
         self.clusters.used() + self.reserved < self.clusters.capacity()
     }
 
-    /// Returns whether slots are too few to keep any for pages that are in memory.
+    /// Returns whether more than half of the slots are in use. Pages in memory should then give up
+    /// their slots.
     #[must_use]
     pub fn is_scarce(&self) -> bool {
         2 * self.slots() > u64::from(self.clusters.capacity())
@@ -99,8 +100,9 @@ impl SwapCache {
         self.owners.get(slot.0 as usize).copied().flatten()
     }
 
-    /// Begins the write of a page: promises it a slot and marks it. From here on a store through
-    /// its entry is noticed. Returns false if there is no room.
+    /// Begins the write of a page: reserves a slot, if the page has none, and marks the folio.
+    /// Clears the entry's bits, so the next store through it shows. Returns false if there is no
+    /// room.
     pub fn begin_write(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
         if cx.folios.store_slot(pfn).is_none() {
             if !self.has_room() {
@@ -130,11 +132,11 @@ impl SwapCache {
         begun
     }
 
-    /// Gives a marked page a slot, unless it has one of an older copy. Callers call it in the order
-    /// in which the pages are to lie on the device.
+    /// Gives a marked page a slot, unless the page has the slot of an older copy. Callers ask in
+    /// the order in which the pages are to lie on the device.
     ///
     /// # Panics
-    /// If no slot was promised.
+    /// If no slot was reserved.
     pub fn place(&mut self, cx: &Ctx, pfn: Pfn) -> SlotId {
         if let Some(slot) = cx.folios.store_slot(pfn) {
             return SlotId(slot);
@@ -168,7 +170,8 @@ impl SwapCache {
         v.end_writeback(cx, pfn);
     }
 
-    /// Drops the copy of a page in memory, because the page was changed or its slot is wanted.
+    /// Drops the copy of a page in memory, because the page was changed or another page needs the
+    /// slot.
     pub fn drop_copy(&mut self, cx: &Ctx, pfn: Pfn) {
         if !cx.folios.clear(pfn, Word::SWAPCACHE).has(Word::SWAPCACHE) {
             return;
@@ -186,8 +189,8 @@ impl SwapCache {
         self.clusters.put(slot);
     }
 
-    /// Records that a stored page leaves memory: from now on its slot is found by address. The
-    /// caller clears the rest of the folio's record.
+    /// Records that a stored page leaves memory: from now on `outside` has its slot. The caller
+    /// clears the rest of the folio's record.
     ///
     /// # Panics
     /// If the page has no slot.

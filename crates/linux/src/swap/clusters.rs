@@ -1,13 +1,14 @@
 //! Allocates the slots of a swap device in clusters.
 //!
-//! One cluster is open. Its slots are given out in ascending order, so pages that leave memory one
-//! after another lie next to each other. When it is used up, the allocator opens the cluster that
-//! has been entirely free for longest. If there is none, it opens the cluster that has been partly
-//! free for longest and fills its holes in ascending order.
+//! One cluster is open. Its slots are given out in ascending order. So pages that leave memory one
+//! after another lie next to each other. When the open cluster is used up, the allocator opens the
+//! cluster that became entirely free first. If there is none, it opens a cluster that was never
+//! open. If all were open, it opens the cluster that became partly free first, and fills the holes
+//! in ascending order.
 //!
 //! Invariants
-//! * CLUSTERS-1: a cluster is open, or in `free` with all of its slots free, or in `partial` with
-//!   some of them free, or full.
+//! * CLUSTERS-1: a cluster is open, full, in `free` with all slots free, or in `partial` with some
+//!   slots free.
 //! * CLUSTERS-2: `used` is the number of slots that are taken.
 //! * CLUSTERS-3: no slot is given out twice without having been put back in between.
 

@@ -4,7 +4,8 @@
 //! * [`cache`]: which anonymous pages have a stored copy, in memory or not.
 //! * [`ahead`]: the pages to read with a missing page, learned from hits.
 //!
-//! [`Writes`](crate::writeback::Writes) does the write-out, for files and anonymous pages alike.
+//! [`Writes`](crate::writeback::Writes) has the writes under way, of file and anonymous pages
+//! alike.
 
 pub mod ahead;
 pub mod cache;

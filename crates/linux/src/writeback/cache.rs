@@ -1,4 +1,4 @@
-//! Page cache: which pages of which files are in memory, and in what state.
+//! The page cache: the pages of files that are in memory, and the state of each.
 //!
 //! ```text
 //!              insert                 write, first store through a mapping
@@ -15,10 +15,11 @@
 //!
 //! Invariants
 //! * PAGECACHE-1: a page is in its file's `dirty` set exactly while its folio is `DIRTY`.
-//! * PAGECACHE-2: `WRITEBACK` is set from `take_batch` to `end_write`. Meanwhile the page stays in
-//!   memory.
-//! * PAGECACHE-3: a dirty page leaves memory only by truncation. A page whose write failed is dirty
-//!   again. Every descriptor that syncs the file gets the error once.
+//! * PAGECACHE-2: `WRITEBACK` is set from `take_batch` or `take_one` to `end_write`. Meanwhile the
+//!   page stays in memory.
+//! * PAGECACHE-3: a dirty page leaves memory only if its content is given up
+//!   ([`PageCache::forget`]). A page whose write failed is dirty again. Every descriptor that syncs
+//!   the file gets the error once.
 //! * PAGECACHE-4: an entry is `DIRTY` only if its folio is. [`PageCache::make_dirty`] reports the
 //!   first store through a mapping since the page was last clean.
 
@@ -42,7 +43,7 @@ pub struct FileId(pub u32);
 pub enum Found {
     /// The page is in memory.
     Here(Pfn),
-    /// The page is not in memory; it may have left a shadow.
+    /// The page is not in memory; its shadow, if the page left one.
     Absent(Option<Shadow>),
     /// The page lies beyond the end of the file.
     Beyond,
@@ -53,7 +54,7 @@ pub enum Found {
 pub enum Truncated {
     /// The truncation is complete; number of pages dropped.
     Done(u64),
-    /// Some pages are being written; number of pages dropped. Call again when some of these writes
+    /// Some pages are being written; number of those pages. Call again when some of these writes
     /// have ended.
     Wait(u64),
 }
@@ -81,15 +82,15 @@ pub struct PageCache {
     pub(super) files: Vec<File>,
     /// The file of each address space, indexed by address space.
     by_space: Vec<Option<FileId>>,
-    /// Files with dirty pages; those that have waited longest come first.
+    /// Files with dirty pages. The file to write next comes first.
     pub(super) queue: VecDeque<FileId>,
     pub(super) dirty: u64,
     pub(super) writing: u64,
-    /// Pages dirty or being written, by node.
+    /// Pages dirty or being written, by node. A page that is both counts twice.
     unclean: Vec<u64>,
     pub(super) written: u64,
     pub(super) dirtied: u64,
-    /// Whether reclaim met dirty pages whose write had not begun.
+    /// Whether reclaim has asked the flusher to work, because it met dirty pages.
     pub(super) wanted: bool,
     /// Number of pages still to write of those that were dirty when reclaim asked the flusher.
     pub(super) owed: u64,
@@ -245,8 +246,8 @@ impl PageCache {
         place.table.set(place.index, Pte::of_frame(pfn, bits));
     }
 
-    /// Maps a page in memory. With `store` the program can then store to it without a further
-    /// report.
+    /// Maps a page that is in memory. With `store` it also makes the page dirty, so the program may
+    /// store to it at once.
     pub fn map(&mut self, cx: &Ctx, id: FileId, page: u64, store: bool) {
         let space = Arc::clone(&self.file(id).space);
         let place = space.tree().place(Vpn(page));
@@ -260,8 +261,8 @@ impl PageCache {
         place.touch(pte, Pte::MAPPED | Pte::ACCESSED | dirty);
     }
 
-    /// Marks a page dirty. A write, or the first store through a mapping since it was clean, has
-    /// changed it.
+    /// Marks a page dirty. A write has changed the page, or the first store through a mapping since
+    /// the page was clean.
     pub fn make_dirty(&mut self, cx: &Ctx, id: FileId, page: u64, pfn: Pfn) {
         if cx.folios.set(pfn, Word::DIRTY).has(Word::DIRTY) {
             return;
@@ -294,8 +295,7 @@ impl PageCache {
         Evicted::Freed
     }
 
-    /// Removes a page, even if it is dirty, because its file was truncated or its memory is given
-    /// up.
+    /// Removes a page, even a dirty one, because its file was truncated or its content is given up.
     pub fn forget(&mut self, cx: &Ctx, id: FileId, page: u64, pfn: Pfn) {
         if cx.folios.clear(pfn, Word::DIRTY).has(Word::DIRTY) {
             self.dirty -= 1;
@@ -307,7 +307,8 @@ impl PageCache {
         place.table.set(place.index, Pte(0));
     }
 
-    /// Cuts a file to `pages`. Each page dropped is handed to `free`, already off the lists of `v`.
+    /// Cuts a file to `pages`. Removes each dropped page from the lists of `v`, and passes it to
+    /// `free`.
     pub fn truncate(
         &mut self,
         cx: &Ctx,
@@ -351,14 +352,15 @@ impl PageCache {
         file.dirty.is_empty() && file.writing == 0
     }
 
-    /// Returns the number of failed writes of a file. A descriptor remembers it when it is opened.
+    /// Returns the number of failed writes of a file. The driver keeps the number for each
+    /// descriptor, from the opening on.
     #[must_use]
     pub fn failures(&self, id: FileId) -> u64 {
         self.file(id).failures
     }
 
-    /// Returns the result of a sync: an error if a write has failed since `seen`. Updates `seen`,
-    /// so each failure is reported once.
+    /// Returns the result of a sync: an error if the file has more failed writes than `seen`.
+    /// Updates `seen`, so each failure is reported once.
     pub fn synced(&self, id: FileId, seen: &mut u64) -> Result<(), WriteFailed> {
         let failures = self.file(id).failures;
         if failures > *seen {

@@ -2,11 +2,12 @@
 //!
 //! Files with dirty pages wait in a queue. A batch takes the file that has waited longest, if it is
 //! due. It takes that file's pages in file order, up to a maximum, from where the last batch
-//! stopped. A file with pages left goes to the back of the queue, unless it has expired.
+//! stopped. A file with pages left goes to the back of the queue. A file that has expired goes to
+//! the front.
 //!
-//! As in the kernel, a file that has expired is written whole. If reclaim asks because it lacks
-//! memory, the flusher writes all pages that are dirty then. Both go batch after batch, until as
-//! many pages are begun as were dirty.
+//! As in the kernel, the flusher writes all dirty pages of a file that has expired. If reclaim
+//! asks, the flusher writes all dirty pages of all files. In both cases it takes batch after batch,
+//! until it has begun as many pages as were dirty at first.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use ebb_mm::observe::vmstat::Event;
 use ebb_mm::space::Pte;
 use ebb_mm::types::{Pfn, Vpn};
 
-/// Number of pages of one file that one batch begins.
+/// Most pages of one file that one batch begins to write.
 pub const BATCH_MAX: u64 = if cfg!(test) { 4 } else { 1024 };
 
 /// Consecutive pages of a file to write.
@@ -107,7 +108,7 @@ impl PageCache {
         let space = Arc::clone(&file.space);
         let from = if matches!(why, Why::Sync(_)) { 0 } else { file.cursor };
         let mut runs: Vec<Run> = Vec::new();
-        // Some pages may be under way already, so more are examined than can be taken.
+        // Some pages may be under writeback already, so examine more pages than the batch can take.
         let looked = usize::try_from(most.saturating_mul(4)).unwrap_or(usize::MAX);
         let (after, before) = (file.dirty.range(from..), file.dirty.range(..from));
         let order: Vec<u64> = after.chain(before).take(looked).copied().collect();
@@ -121,7 +122,7 @@ impl PageCache {
             if cx.folios.word(pfn).has(Word::WRITEBACK) {
                 continue;
             }
-            // From here on a store through a mapping counts as the first one again.
+            // From here on, the next store through a mapping counts as the first one again.
             place.table.clear(place.index, Pte::DIRTY);
             cx.folios.update(pfn, |w| w.without(Word::DIRTY).with(Word::WRITEBACK));
             let file = self.file_mut(id);
@@ -157,8 +158,8 @@ impl PageCache {
         runs
     }
 
-    /// Begins to write one dirty page, alone. Returns `None` if it is not dirty, or being written
-    /// already.
+    /// Begins to write one dirty page, alone. Returns `None` if the page is not dirty, or is being
+    /// written already.
     pub fn take_one(&mut self, cx: &Ctx, pfn: Pfn) -> Option<(FileId, u64)> {
         let w = cx.folios.word(pfn);
         let (mm, vpn) = cx.folios.owner(pfn);

@@ -1,15 +1,15 @@
-//! Page cache, dirty pages and write-out.
+//! The page cache, dirty pages and writeback.
 //!
-//! * [`cache`]: which pages of which files are in memory, dirty, being written; reading, writing,
+//! * [`cache`]: the state of each file's pages (in memory, dirty, being written); reading, writing,
 //!   mapping, truncating, syncing.
 //! * [`ahead`]: the pages to read together with a missing page.
 //! * [`flush`]: choice of the pages to write, and their state after the write.
-//! * [`writes`]: write-out under way, of files and anonymous pages: begun, submitted, ended.
+//! * [`writes`]: the writes under way, of file and anonymous pages: begun, submitted, ended.
 //! * [`limits`]: how many pages may be dirty; [`pace`]: how fast writers may go on.
 //!
 //! The driver owns contents and devices. The cache tells it which runs to read and write, and the
-//! driver reports the results. One owner calls the cache. The cache holds no lock while it calls
-//! the lists.
+//! driver reports the results. Only one thread calls the cache at a time. The cache holds no lock
+//! while it calls the LRU.
 
 pub mod ahead;
 pub mod cache;

@@ -1,10 +1,10 @@
-//! Write-out under way, of files and of anonymous pages alike.
+//! The writes under way, of file and anonymous pages alike.
 //!
-//! A reclaim run gathers the pages it begins to write. They are submitted when the run ends, in
-//! order, with neighbours in one request. A page is marked when its write begins
+//! A reclaim run gathers the pages that it begins to write. The driver submits them when the run
+//! ends, in order, with neighbours in one request. A page is marked when its write begins
 //! ([`Writes::begin`]) and stays in memory while it is written. [`Writes::end`] records the result.
 //! After success the page is clean and, if reclaim wants it, at the old end of its list. After a
-//! failure it is dirty as before.
+//! failure the page is dirty as before.
 //!
 //! A thread that waits for writes ([`Throttle`](crate::reclaim::Throttle)) compares
 //! [`Writes::ended`].

@@ -1,8 +1,9 @@
 //! The effect of one access on a folio: the access count, the two flags, and promotion by slot.
 //!
-//! Accesses through file descriptors count up to five and set tiers. Accesses through page tables
-//! use the same flags without the count: the first sets `REFERENCED`, the second makes the folio
-//! part of the working set and of the youngest generation.
+//! Accesses through file descriptors count up to five and set tiers. Without `gen.history` accesses
+//! through page tables use the same flags, without the count. The first sets `REFERENCED`, the
+//! second makes the folio part of the working set and of the youngest generation. With
+//! `gen.history` the count of a mapped folio is that of rounds with an access.
 
 use super::Ctx;
 use crate::folio::{MAX_NR_GENS, Word};

@@ -17,8 +17,8 @@ use crate::observe::vmstat::Event;
 use crate::tunables::{Admission, Dirty, Loop, Placement, TargetEnd, TypeSelect};
 use crate::types::Pfn;
 
-/// Evicts one batch: isolates up to `n` folios' worth and shrinks them. Returns the pages scanned;
-/// 0 stops.
+/// Evicts one batch: looks at up to `n` folios, isolates the cold ones and shrinks them. Returns
+/// the pages that count as scanned. At 0 the caller stops.
 pub(super) fn evict(
     v: &Lruvec,
     cx: &Ctx,
@@ -46,7 +46,8 @@ pub(super) fn evict(
         scanned = isolate(v, cx, sc, &mut lists, n, swappiness, &mut batch);
         let moved = try_inc_min(v, cx, &lists, swappiness);
         if !k72 {
-            // A window that moved is progress too, unless it has nothing to evict.
+            // A window that moved is progress too, unless nothing is left to evict in generations
+            // or on probation.
             scanned += u64::from(moved);
             let fresh = probation::due(v, cx, sc, swappiness);
             let stuck = v.r#gen.evictable_min_seq(swappiness) + MIN_NR_GENS > v.r#gen.max_seq();
@@ -233,7 +234,8 @@ fn scan(
     for i in (1..=ZONES).rev() {
         let zone = (sc.zone + i) % ZONES;
         if slot >= FRESH && zone > sc.zone {
-            // These folios would not help, and no generation above probation can keep them waiting.
+            // Folios of this zone would not help. Probation has no next generation to move them to,
+            // so they stay.
             continue;
         }
         let mut skipped = List::default();
@@ -382,7 +384,7 @@ fn sort(
     false
 }
 
-/// Moves an accessed folio to the young generations, with its count lowered by one.
+/// Moves an accessed folio to the second youngest generation, and lowers its access count by one.
 fn go_round(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word, old: usize) {
     let new = ((v.r#gen.max_seq() - 1) % 4) as usize;
     if new == old {
@@ -400,7 +402,8 @@ fn go_round(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word, old: usi
     relink(cx, lists, pfn, old, slot, TargetEnd::Head);
 }
 
-/// Isolates a candidate. Returns false if another task holds it.
+/// Isolates a candidate. Returns false if another task holds it. Also false, with `dirty=k618`, if
+/// it needs a write that the pass may not do.
 fn take(v: &Lruvec, cx: &Ctx, sc: &Scan, lists: &mut Lists, pfn: Pfn, slot: usize) -> bool {
     let w = cx.folios.word(pfn);
     let k618 = cx.tun.dirty == Dirty::K618;

@@ -1,16 +1,17 @@
 //! The multi-gen LRU.
 //!
-//! Owns the generation window of a lruvec and everything that moves folios through it: insertion,
-//! access tiers, aging by page-table walk, eviction, and the feedback between them.
+//! Owns the window of generations of a lruvec, and the code that moves folios through the window.
+//! That is insertion, access tiers, aging by page-table walk, eviction, and the feedback between
+//! them.
 //!
 //! Terms: a *sequence number* counts generations since the start. The *slot* of a generation is its
 //! sequence number modulo four. `max_seq` is the youngest generation, shared by both types;
-//! `min_seq` is the oldest of a type.
+//! `min_seq` is the oldest generation of one type.
 //!
 //! Invariants
 //! * GEN-1: for each type, 2 <= max_seq - min_seq + 1 <= 4.
 //! * GEN-2: a folio's slot is that of its list or of a younger generation, never of an older one.
-//!   (Walks promote in the slot alone; eviction sorts later.)
+//!   (Walks promote in the slot alone; eviction sorts later. `passed_by` marks the exception.)
 //! * GEN-3: at quiescence, `nr_pages[slot]` is the sum of the pages of the folios with that slot.
 //! * GEN-4: the window moves under the lru lock only. Its bounds may be read without the lock.
 
@@ -71,17 +72,17 @@ pub struct GenState {
     pub(crate) bloom: [Bloom; 2],
     /// Pages reclaimed from each type; both counts are halved now and then.
     pub(crate) taken: [AtomicU64; 2],
-    /// Pages evicted since the start: all, and those from probation. They are the clocks of refault
+    /// Pages evicted since the start: all, and those from probation. Both are clocks of the refault
     /// distance.
     pub(crate) evictions: [AtomicU64; 2],
-    /// Pages that probation should have beyond its least share, in sixteenths; learned from
-    /// refaults.
+    /// Pages that probation should have beyond its least share, in sixteenths of a page, plus one.
+    /// 0 until refaults have set it.
     pub(crate) fresh_extra: AtomicU64,
-    /// For each type, the stamp of the last folio that a scan met at the old end of the
-    /// generations, by the clock of evictions.
+    /// For each type: the stamp of the oldest folio in the generations, in pages evicted since the
+    /// start. Scans update it.
     pub(crate) oldest: [AtomicU64; 2],
-    /// By type: whether the window passed folios that could not be reclaimed; see `window`. From
-    /// then on a folio's slot may be that of an older generation than its list's.
+    /// By type: whether the window passed folios of a type that may not be reclaimed (`window`).
+    /// From then on a folio's slot may be older than its list's (GEN-2).
     pub(crate) passed_by: [AtomicBool; 2],
 }
 
@@ -193,8 +194,7 @@ impl GenState {
         zones.iter().map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
     }
 
-    /// Returns the stamp for a folio that is placed now: the pages evicted since the start, in
-    /// units of 8.
+    /// Returns the stamp for the present moment: the pages evicted since the start, in units of 8.
     pub(crate) fn clock(&self) -> u64 {
         self.evictions[0].load(Ordering::Relaxed) >> STAMP_UNIT_BITS
     }

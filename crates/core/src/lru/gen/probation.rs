@@ -9,8 +9,8 @@
 //! a folio passes from the first half (`FRESH`) to the second (`TRIED`), its accesses are cleared.
 //! Only later accesses count.
 //!
-//! *Soon* is measured against the generations. A folio that is used again after a shorter time than
-//! the age of their oldest folio deserves its place more than that folio. Time is counted in
+//! *Soon* is measured against the generations. A folio is used again soon if the time is shorter
+//! than the age of their oldest folio. It then stays longer than that folio. Time is counted in
 //! evictions.
 //!
 //! The size of probation adapts. A folio that refaults soon after it failed probation enlarges it.

@@ -12,10 +12,11 @@
 //! * A CPU prefers its home shard to better fits elsewhere.
 //! * A refill that finds some blocks of its own type does not claim or steal to become full.
 //!
-//! Both stores agree on which frames are free, how far they merge, whether a single frame can be
-//! allocated, and every count.
+//! Both stores agree on which frames are free and how far these merge. They agree on every count,
+//! and on whether a single frame can be allocated.
 //!
-//! Lock order: a CPU's set, then shards in ascending order. No lock is taken under a shard's lock.
+//! Lock order: a CPU's set, then shards in ascending order. No other kind of lock is taken under a
+//! shard's lock.
 
 mod bits;
 mod shard;
