@@ -1,7 +1,7 @@
 //! Brings areas of a program under management, with the pages that are already in them.
 //!
-//! Part of the monitor thread. The kernel registers an area as a whole (ADOPT-6). The monitor
-//! adopts its pages slice by slice, each in one hold of the address space's lock (ORD-4). So faults
+//! Part of the monitor thread. The monitor registers an area as a whole (ADOPT-6). It adopts the
+//! area's pages slice by slice, each in one hold of the address space's lock (ORD-4). So faults
 //! wait for no more than a slice.
 //!
 //! * ADOPT-1: In a slice, the pager's table has entries only for parts that were registered before.
@@ -9,13 +9,13 @@
 //! * ADOPT-2: Between slices the program may do anything. Each slice asks anew which of its parts
 //!   are missing.
 //! * ADOPT-3: Unregistered areas fill at the speed of the kernel, faster than pages are adopted.
-//!   Hence the caller is called before each slice, and may freeze the program.
+//!   Hence each slice begins with a call of the caller's `before`, which may freeze the program.
 //! * ADOPT-4: `Areas` may list ranges that are not registered. The kernel registers the mappings in
-//!   a range and does not report the holes. The list read from a process is old by then. An
-//!   allocator maps twice the memory it needs and unmaps the unaligned part, and the next mapping
-//!   comes to lie there. So the monitor reads the areas again afterwards, and takes holes out.
-//!   Pages that a program fills before that appear in the page map. Their range is registered again
-//!   ([`strays`]).
+//!   a range and does not report the holes. The list of areas read from a process may be outdated
+//!   by then. An allocator maps twice the memory it needs and unmaps the unaligned part. The next
+//!   mapping comes to lie there. So the monitor reads the areas again afterwards, and takes holes
+//!   out. Pages that a program fills before that appear in the page map. Their range is registered
+//!   again ([`strays`]).
 //! * ADOPT-5: A growing area, such as a heap, gets an unregistered area beside it. So the
 //!   neighbours of recently registered ranges are read first ([`beside`]). All areas are read only
 //!   for pages that are not found there. To read tens of thousands of areas takes longer than a
@@ -40,7 +40,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Areas looked at in one hold of the lock: some ten microseconds.
 const AREAS_AT_ONCE: usize = 128;
-/// Number of times that the caller is called while waiting for a batch.
+/// Number of calls of `before` during a wait for a batch.
 const ASKED_IN_PATIENCE: u32 = 4;
 
 /// Registers the unregistered pageable areas of a process; `before` is called ahead of each slice
@@ -85,15 +85,15 @@ fn take_on(
             if state.ended {
                 return None;
             }
-            // A registered range may have page tables of any size with nothing in them.
+            // Skips registered ranges, because their page tables may be large and empty.
             let Some(first) = state.areas.next_missing(at, area.end) else { break };
             if state.areas.missing(area.start, area.end) == [(area.start, area.end)] {
-                // An area that cannot be registered as a whole may be registered in slices. The
-                // kernel forgets a range that it refuses (now of huge pages), so nothing of it may
-                // have been adopted.
+                // An area that cannot be registered as a whole may be registered in slices.
+                // `Uffd::register` unregisters a range that has huge pages by now. So the whole
+                // area is registered only while none of its pages is adopted.
                 let _ = mm.manage(area.start, area.end);
             }
-            // There may be terabytes of unused address space, with a slice for each GiB.
+            // Unused address space may be terabytes. One hold scans `REACH_BYTES` at most.
             let end = area.end.min(first + REACH_BYTES);
             let stop = process.reach(first, end, SLICE_PAGES).ok()?;
             // This includes a part that an mremap has added to a registered area. Registering it
@@ -119,8 +119,8 @@ fn take_on(
     Some(learnt)
 }
 
-/// Takes holes in registered ranges out of `Areas` (ADOPT-4). A range that was unmapped since sends
-/// a message, which then finds nothing.
+/// Takes holes in registered ranges out of `Areas` (ADOPT-4). If a range was unmapped after its
+/// registration, its message comes later and finds nothing.
 fn take_holes_out(
     mm: &Mm,
     registered: &[(u64, u64)],
@@ -210,9 +210,9 @@ fn has_strays(state: &State, process: &dyn Process, start: u64, end: u64) -> boo
     process.scan_present(start, end, &mut look).is_ok() && found
 }
 
-/// Returns the pageable areas that are not wholly registered. Most areas are registered. Calling
-/// `before` ahead of each (ADOPT-3) took longer than adopting the others. It took 3 ms of every 75
-/// with a `node` process of 700 areas.
+/// Returns the pageable areas that are not wholly registered. Most areas are registered. To call
+/// `before` ahead of each of these (ADOPT-3) would take longer than adopting the others. With a
+/// `node` process of 700 areas it takes 3 ms of every 75.
 fn unregistered<'a>(mm: &Mm, areas: &'a [Area], before: &mut dyn FnMut()) -> Option<Vec<&'a Area>> {
     let mut found = Vec::new();
     for some in areas.chunks(AREAS_AT_ONCE) {
@@ -324,9 +324,9 @@ mod tests {
         Own { pager, uffd, mm, process, memory, start, end, _turn: turn }
     }
 
-    /// An area that is unmapped before it is registered does not count as registered. It counted
-    /// for ever, and a later mapping there was never found. A program whose threads filled that was
-    /// killed as out of memory.
+    /// Shows that an area unmapped before its registration does not count as registered. Otherwise
+    /// a later mapping there is never found. A program whose threads fill that mapping is killed as
+    /// out of memory.
     #[test]
     fn an_area_unmapped_before_its_registration_does_not_count_as_registered() {
         let mut own = own();
@@ -339,8 +339,8 @@ mod tests {
         assert_eq!(own.mm.lock().areas.end_of(own.start), None);
     }
 
-    /// The whole area is registered at once. Otherwise Go's `mremap` of an area that it had filled
-    /// meanwhile ended with EFAULT.
+    /// Shows that the whole area is registered at once. Otherwise Go's `mremap` of an area that it
+    /// has filled meanwhile ends with EFAULT.
     #[test]
     fn the_whole_area_is_registered_at_once_while_its_pages_are_adopted() {
         let mut own = own();
@@ -357,8 +357,8 @@ mod tests {
         assert_eq!(own.mm.lock().areas.next_missing(start, end), None);
     }
 
-    /// A growing area is found next to a registered one. With tens of thousands of areas, a look at
-    /// all of them takes longer than the program needs to grow.
+    /// Shows that a growing area is found next to a registered one. With tens of thousands of
+    /// areas, a look at all of them takes longer than the program needs to grow.
     #[test]
     fn a_growing_area_is_found_beside_a_registered_one() {
         let own = own();
@@ -376,8 +376,8 @@ mod tests {
         assert!(!registered.iter().any(is_heap), "{registered:x?}");
     }
 
-    /// Unknown pages in a range that seems to be registered are found, and the range is registered
-    /// again.
+    /// Shows that unknown pages in a range that seems to be registered are found. The range is
+    /// registered again.
     #[test]
     fn unknown_pages_in_a_range_that_seems_registered_are_found() {
         let own = own();

@@ -1,10 +1,10 @@
 //! Arrivals: places pages that were read from the store, or drops them.
 //!
 //! Part of the fault threads, and the end of the loads that `loads.rs` begins. Pages that were read
-//! together are mostly neighbours. So pages that are available at once are handled together. There
-//! is one hold of the lock, and one look at the addresses. Each run has one UFFDIO_COPY and one
-//! wake-up. One at a time, each page took 20 us of a fault thread. That also woke a program that
-//! asked for the next page before that page was placed.
+//! together are mostly neighbours. So the pages of an address space that arrive together are placed
+//! in one hold. A run of neighbours has one check of its addresses, one UFFDIO_COPY and one
+//! wake-up. Placed one at a time, each page takes 20 us of a fault thread. A program that reads on
+//! would also wake before its next page is placed.
 //!
 //! * ARRIVALS-1: A load first leaves `PendingState::loads`. The table entry of its page is settled
 //!   in the hold in which the page is placed (ORD-3).
@@ -117,8 +117,8 @@ impl Server {
         let is_wanted = self.end_loads(&mut state, &loads);
         let mut wanted = Vec::with_capacity(loads.len());
         for ((load, at), is_wanted) in loads.into_iter().zip(at).zip(is_wanted) {
-            // ORD-6: the waiting thread faults again, and that fault is read when the fork has been
-            // followed.
+            // ORD-6: a long message is being followed. The waiting thread faults again, and a fault
+            // thread reads that fault afterwards.
             if (is_wanted || is_broken(Rule::Ord3)) && !state.copying {
                 let over = Over { load, at };
                 wanted.push((over.vpn(), over));

@@ -1,10 +1,10 @@
 //! Forked children that ask for an agent, and children that will never have one.
 //!
-//! A child asks by a call through the shared table (`Link`) of the ancestor from which it was
-//! forked. The child rings a doorbell in its own address space. So there is no doubt which child
-//! asks, whatever user, root or namespaces it has. The fault thread adds the child to the
-//! candidates here. The listener then finds the process. It takes one end of the child's pair of
-//! sockets out of the descriptor table of the agent, and waits for the hello there.
+//! A child asks by a call in the shared memory (`Link`) of an ancestor. The child rings a doorbell
+//! in its own address space. So the pager knows which child asks, whatever user, root or namespaces
+//! it has. The fault thread adds the child to the candidates here. The listener then finds the
+//! process. It takes one end of the child's pair of sockets out of the agent's descriptor table. It
+//! waits for the hello at that end.
 
 use crate::fork;
 use crate::limits::LOOK_PAUSE;
@@ -30,7 +30,8 @@ pub struct Candidate {
     /// Link through which the answer goes.
     pub line: Link,
     pub caller: Caller,
-    /// Whether the call is surely this child's: no other child could have made it.
+    /// Whether the call is surely this child's. Children with a common ancestor may call in the
+    /// same memory.
     pub certain: bool,
 }
 
@@ -105,9 +106,9 @@ impl Candidate {
             Wish::Join { thread, descriptor } => {
                 match self.take_line(pager, thread, descriptor) {
                     Ok(connection) => (0, Some(connection)),
-                    // The call is another child's, which is handled, too, and must not be turned
-                    // away. An unidentified child's call cannot be told from another's. Hence each
-                    // is answered, or the child's own call would not be.
+                    // This child is identified and has no such descriptor, so the call is another
+                    // child's. That child is a candidate, too, and must not get an error. The call
+                    // of an unidentified child may be its own, so it is answered.
                     Err(_) if !self.certain && self.mm.process().is_some() => return None,
                     // The child gets the error, and tries another way.
                     Err(error) => (number_of(&error), None),
@@ -135,7 +136,7 @@ impl Candidate {
             if fork::find_process(pager, &self.mm, thread).is_some() {
                 return;
             }
-            // The mapping change by which the child rings the doorbell is not finished yet.
+            // The ring of the doorbell is a mapping change that may not be finished yet.
             pager.host.sleep(LOOK_PAUSE);
         }
     }

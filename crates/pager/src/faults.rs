@@ -1,10 +1,13 @@
 //! The fault threads: answer page faults and follow mapping changes.
 //!
-//! They never wait for a device, an agent or memory. A fault that needs one of these is deferred.
-//! The first fault thread retries it when the store or kswapd wakes that thread. Usually the first
-//! fault thread is the only active one. While several threads of the program fault, each of two
-//! CPUs has a fault thread (`cpu_follow.rs`). Any fault thread may read any message. The lock of
-//! the address space keeps their order, because messages are read and acted upon under it (ORD-1).
+//! A fault thread waits for no device and for no memory. It waits for a batch of an agent for
+//! [`BATCH_PATIENCE`] at most. A fault on a page in a file or on a server begins a load
+//! (`loads.rs`). Any other fault that cannot be answered at once is deferred. The first fault
+//! thread retries deferred faults when kswapd wakes it, and every millisecond. Usually the first
+//! fault thread is the only active one. On a machine of two CPUs, each CPU has a fault thread while
+//! several threads of the program fault (`cpu_follow.rs`). Any fault thread may read any message.
+//! The messages of an address space keep their order, because threads read and handle them under
+//! its lock (ORD-1).
 
 use crate::arrivals::Arrived;
 use crate::busy_poll::BusyPoll;
@@ -43,12 +46,12 @@ use std::time::{Duration, Instant};
 const LISTEN: Duration = Duration::from_millis(5);
 /// Time until deferred faults are retried if no event announces that they can be answered.
 const RETRY: Duration = Duration::from_millis(1);
-/// Limits of a throttling pause, in microseconds: a shorter one has no effect, a longer one blocks
-/// the thread for too long.
+/// Limits of a throttling pause, in microseconds. Shorter pauses add up until one is long enough. A
+/// longer pause would block the thread for too long.
 const PAUSE_MIN_US: u64 = 10_000;
 const PAUSE_MAX_US: u64 = 2_000_000;
 
-/// Limit of the pages beyond the budget for all starting children together.
+/// Limit of the pages beyond the budget for all children without an agent together.
 const FED_MAX: u32 = 512;
 
 const UNREADABLE_TEXT: &str = "the pager cannot read the process, and the process has no agent";
@@ -74,8 +77,8 @@ pub struct PageFault {
     pub got: Cell<u64>,
     /// Pages to fetch beside the faulting page.
     pub window: Window,
-    /// Stall in the pressure record, if the fault was not served at once. It passes to the load
-    /// that the fault begins or joins.
+    /// Stall in the pressure record, if the fault was not served at once. The load that the fault
+    /// begins or joins takes the stall over.
     pub stall: Cell<Option<Stall>>,
     /// Whether the last attempt to answer found no memory.
     pub refused: Cell<bool>,
@@ -104,7 +107,7 @@ impl PageFault {
     }
 }
 
-/// Thread number of a fault that no thread has caused, because the page is fetched ahead.
+/// Thread number of a fault that no thread has caused: readahead or a detach wants the page.
 pub const NOBODY: u32 = 0;
 
 /// Time at which a message was read, and time needed to get the lock for that, both in ticks.
@@ -121,7 +124,8 @@ type When = (Instant, Asked);
 pub enum Answer {
     /// The thread runs on, now or when its load completes.
     Given,
-    /// There is no memory, or the mapping is changing: the fault must be retried.
+    /// The fault must be retried, for example because there is no memory or the mapping is
+    /// changing.
     Later,
 }
 
@@ -129,7 +133,7 @@ pub enum Answer {
 pub struct Server {
     pub pager: Arc<Pager>,
     pub pending: Arc<Pending>,
-    /// Whether this is the first fault thread, which retries what other fault threads have
+    /// Whether this is the first fault thread, which retries the faults that any fault thread has
     /// deferred.
     first: bool,
     /// Set while deferred faults are retried in their order: whether one of them found no memory.
@@ -244,8 +248,8 @@ impl Server {
         (!pending_state.waiting.is_empty() || !pending_state.pausing.is_empty()).then_some(RETRY)
     }
 
-    /// Serves what is ready. The first fault thread also follows messages and retries deferred
-    /// faults.
+    /// Serves the ready descriptors. The first fault thread also follows long messages and retries
+    /// deferred faults.
     pub fn turn(&mut self, ready: &[u64]) {
         for &token in ready {
             self.serve(token);
@@ -348,9 +352,9 @@ impl Server {
         }
     }
 
-    /// Follows the messages of an address space, changes first, up to one that takes longer. The
-    /// messages after that one are deferred together with it. `late` says that the messages were
-    /// read some time ago.
+    /// Follows the messages of an address space, changes first. A message that takes several holds
+    /// is deferred, and the messages after it are deferred with it. `late` says that the messages
+    /// were read some time ago.
     fn hear_all<'a>(
         &mut self,
         mm: &'a Arc<Mm>,
@@ -361,8 +365,8 @@ impl Server {
     ) {
         events.reverse();
         while !self.hear(mm, &mut state, events, when, late) {
-            // Threads that got a page in this hold run on. The remaining messages are faults. They
-            // are treated like any deferred fault.
+            // The threads whose pages are placed run on. The remaining messages are faults, which
+            // now count as deferred.
             self.let_go(mm, state);
             late = true;
             match mm.lock_quiet(BATCH_PATIENCE) {
@@ -443,8 +447,8 @@ impl Server {
         if served.is_empty() {
             return;
         }
-        // This comes before the wake-up: on a shared CPU this thread runs on only when the program
-        // waits again.
+        // The fault thread counts before it wakes the others. On a shared CPU it runs again only
+        // when the program waits.
         let woken = ticks::now();
         for served in served.drain(..) {
             self.ledger.note(&served, woken);
@@ -469,7 +473,8 @@ impl Server {
         self.served.borrow_mut().push(served);
     }
 
-    /// Handles a message that takes no time. Returns the limit of the pages that this placed.
+    /// Handles a message that takes one hold only. Returns an upper bound of the pages that it
+    /// placed.
     fn handle(
         &mut self,
         mm: &Arc<Mm>,
@@ -527,9 +532,9 @@ impl Server {
         }
     }
 
-    /// Returns until when a fault must pause because its process took pages above `--memory-high`.
-    /// Reclaim goes on meanwhile. Agents and starting children never pause, because other threads
-    /// need them to make progress.
+    /// Returns the end of the pause that a fault owes, because its process took pages above
+    /// `--memory-high`. Reclaim goes on meanwhile. Agents and starting children never pause,
+    /// because other threads need them to make progress.
     fn pause(&self, mm: &Mm, fault: &PageFault) -> Option<Instant> {
         let us = self.pager.resident().zone.penalty_us();
         // A recalled thread has paused before. A second pause could keep it from ever making
@@ -550,7 +555,7 @@ impl Server {
         Some(fault.since + Duration::from_micros(pause))
     }
 
-    /// Queues faults whose pause is over for an answer.
+    /// Moves the faults whose pause is over to the deferred faults.
     fn end_pauses(&mut self) {
         let now = self.pager.clock.now();
         let mut pending_state = self.pending.lock();
@@ -634,9 +639,9 @@ impl Server {
         }
     }
 
-    /// Makes a thread that has waited fault again, once its fault could be answered. By then the
-    /// pager cannot see what lies at the address of the page (UNMAPPED-3 in `unmapped.rs`). The
-    /// next fault needs no room, because this one has found some.
+    /// Makes a thread repeat its access, as soon as there is room for a page. The pager cannot see
+    /// by now whether the address is still unmapped (UNMAPPED-3 in `unmapped.rs`). The next fault
+    /// of the process needs no room, because this one has found some.
     fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
         let Some(charge) = self.find_room(mm, fault) else { return Answer::Later };
         self.give_back(charge);
@@ -663,7 +668,7 @@ impl Server {
         }
     }
 
-    /// Charges one page to the budget.
+    /// Charges one page to the budget. A recalled thread has found room before, and needs none now.
     pub fn charge(&mut self, mm: &Mm, fault: &PageFault) -> Option<Charge> {
         if mm.take_recalled() {
             return Some(self.pager.resident().zone.charge(1));
@@ -671,9 +676,10 @@ impl Server {
         self.find_room(mm, fault)
     }
 
-    /// Charges one page for a fault for which no room was found before. Some threads get a page
-    /// even if none is left, because others cannot give pages back without them. These are the
-    /// threads of a starting child or of a child without an agent, and an agent at work.
+    /// Charges one page for a fault, if there is room and no earlier fault waits for room. Some
+    /// threads get a page even if none is left, because others cannot give pages back without them.
+    /// These are the threads of a starting child or of a child without an agent, and an agent at
+    /// work.
     fn find_room(&mut self, mm: &Mm, fault: &PageFault) -> Option<Charge> {
         let (mut charge, low) = {
             let mut resident = self.pager.resident();
@@ -705,8 +711,8 @@ impl Server {
         self.retrying.unwrap_or_else(|| self.pending.is_fifo_blocked())
     }
 
-    /// Returns whether there are pages beyond the budget for starting children, enough for several
-    /// at once.
+    /// Returns whether children without an agent may get another page beyond the budget. The limit
+    /// is enough for several of them at once.
     fn may_feed(&self) -> bool {
         self.pager.mms().iter().map(|mm| mm.extra_pages()).sum::<u32>() < FED_MAX
     }
@@ -768,8 +774,8 @@ impl Server {
         }
     }
 
-    /// Answers the first write to a write-protected page. The page was only read before its area
-    /// was registered, or it was shared with another process of the fork group.
+    /// Answers the first write to a write-protected page. Either the page is the kernel's zero
+    /// page, mapped before its area was registered. Or the page is shared in the fork group.
     fn unprotect(
         &mut self,
         mm: &Arc<Mm>,
@@ -866,8 +872,7 @@ impl Server {
         fault.got.set(ticks::now());
     }
 
-    /// Reactivates a standby page. Only the pager can change the content, which it takes from the
-    /// pool.
+    /// Reactivates a standby page: copies its content from the pool, where no thread can change it.
     fn reactivate(
         &mut self,
         mm: &Arc<Mm>,
@@ -941,7 +946,7 @@ impl Server {
                     line.answer(caller, 0);
                 }
                 // The call may be another child's. An answer does no harm, because a child that
-                // stays alone waits only for a reply.
+                // reports this waits only for an answer.
                 Ask::Wish(Wish::Alone { .. }) if !certain => line.answer(caller, 0),
                 Ask::Wish(wish) => {
                     match wish {
@@ -956,7 +961,8 @@ impl Server {
     }
 }
 
-/// Returns how many unused pages after the faulting one its window covers within its area.
+/// Returns how many pages right after the faulting page were never accessed. Counts only pages in
+/// the fault's window and area, [`FRESH_AHEAD_MAX`] at most.
 fn fresh_beside(state: &State, fault: &PageFault) -> usize {
     if fault.window.down || fault.window.count == 0 {
         return 0;
@@ -970,11 +976,10 @@ fn fresh_beside(state: &State, fault: &PageFault) -> usize {
         .count()
 }
 
-/// Sorts mapping changes before faults. The kernel delivers faults before changes, and it lets the
-/// thread that made a change run on once its message is read. An answer from the state before such
-/// a change would be wrong. It would place a page after a fork copied the page tables, or zeros
-/// where a page moved to. Any order of a simultaneous fault and change is legal, so the changes go
-/// first.
+/// Sorts mapping changes before faults. The kernel delivers faults before changes. It lets the
+/// thread that made a change run on once the change is read. An answer from the state before such a
+/// change would be wrong. It would place a page after a fork copied the page tables, or zeros where
+/// a page moved to. Any order of a simultaneous fault and change is legal, so the changes go first.
 fn put_changes_first(events: &mut [Event]) {
     events.sort_by_key(|event| matches!(event, Event::Fault { .. }));
 }

@@ -110,7 +110,7 @@ impl Following {
     }
 }
 
-/// Freezes or unfreezes the state of an address space (ORD-6).
+/// Begins or ends the time in which nothing else of an address space changes (ORD-6).
 pub fn still(mm: &Mm, state: &mut State, still: bool) {
     state.copying = still && !is_broken(Rule::Ord6);
     mm.note_still(still);

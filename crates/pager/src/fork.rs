@@ -1,26 +1,28 @@
 //! Follows a fork: builds the child's address space, and finds out which process the child is.
 //!
-//! A fault thread calls this with the lock of the parent's (or the child's) state held, and no
-//! other lock. Parts that take long are slow work (`slow_work.rs`), with no lock held.
+//! A fault thread calls [`Copying`] with the lock of the parent's state held, and [`learn_process`]
+//! with that of the child's. It holds no other lock then. Parts that take long are slow work
+//! (`slow_work.rs`), with no lock held.
 //!
-//! * FORK-1: The pager reads which areas a process passes on from the process itself. An
-//!   unidentified process never had an agent. Hence no page of its own was ever moved out. Pages
-//!   that it has in the store are inherited, from areas that were passed on. Its child gets all of
-//!   them. A page that the kernel wiped or left out counts as present, though it is not. It reads
-//!   as zeros at the next fault (`Server::stale`).
+//! * FORK-1: The pager reads from a process itself which areas a fork passes on. It cannot read an
+//!   unidentified process. Such a process never had an agent. Hence no page of its own was ever
+//!   moved out. Its stored pages are inherited, from areas that were passed on. So its child gets
+//!   all of them. A resident page that the kernel wiped or left out counts as present in the child,
+//!   though it is not. It reads as zeros at the next fault (`Server::stale`).
 //!
 //! * FORK-2: Other threads of the process may unmap or move an area between the fork and the look.
-//!   Then the parent cannot be asked about that area. The child still has it. A change by the child
-//!   blocks until the pager reads its message, and until then no page can be placed in the child.
-//!   An unidentified child gets all of such an area if the area exists in it. A child whose mapping
-//!   is already changing gets all of it.
+//!   Then the parent does not show any more whether it passed the area on. So the pager looks at
+//!   the child. A mapping change by the child blocks until the pager reads the message. Until then
+//!   the kernel places no page in the child. So a page that can be placed shows that the child has
+//!   changed nothing. An unidentified child gets all of such an area if the area exists in it. A
+//!   child whose mapping is already changing gets all of it.
 //!
 //! The pager copies the table in slices. Nothing of the parent changes until the whole table is
-//! copied (ORD-6, `following.rs`). No message is read, and no page is moved to standby, stored,
-//! placed or adopted. The address space is not dropped. So the child has the parent's pages of the
-//! time of the fork, however late they are copied. The copy-on-write protection of shared pages is
-//! set in slices, too. Two parts are slow work. One finds out which areas the child has. The other
-//! stores the standby pages of a hidden child.
+//! copied (ORD-6, `following.rs`). No thread reads a message of the parent. No page of it is moved
+//! to standby, stored, placed or adopted. The address space is not dropped. So the child has the
+//! parent's pages of the time of the fork, however late they are copied. The copy-on-write
+//! protection of shared pages is set in slices, too. Two parts are slow work. One finds out which
+//! areas the child has. The other stores the standby pages of a hidden child.
 
 use crate::events::Why;
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
@@ -43,8 +45,8 @@ use std::sync::{Arc, PoisonError};
 const END_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// Identifies a starting child by the thread that has faulted. A debugger's thread may fault, too,
-/// when it looks at the child's memory. Hence the thread's process must prove to have this address
-/// space.
+/// when it looks at the child's memory. Hence the thread's process must show that it has this
+/// address space.
 pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32) {
     if mm.process().is_some() {
         return;
@@ -55,9 +57,9 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
 }
 
 /// Places an identity page in an address space. The process that shows this page has the address
-/// space. Two forks of one process cannot be told apart otherwise. A mistake would make the pager
-/// read the wrong memory. The page counts until its pool slot is dropped. The slot is free again if
-/// no page is there.
+/// space. Two forks of one process cannot be told apart otherwise, and the pager would read the
+/// wrong memory. The page counts until its pool slot is dropped. If the slot stays empty, it is
+/// free again.
 pub fn show_identity(
     pager: &Pager,
     mm: &Mm,
@@ -130,9 +132,10 @@ fn who_sees(pager: &Pager, identity: &IdentityPage, pids: &[u32]) -> Option<Box<
 /// Returns None if that cannot be found out now. No lock is held, because there may be many
 /// processes.
 ///
-/// `thread` is one of the child's threads, by the number that the child itself reports. Usually
-/// that is also the number here. The process with this thread is examined first, provided it is a
-/// child of the run. So a program's own statement leads to no other process.
+/// `thread` is one of the child's threads, by the number that the child itself reports. Usually the
+/// thread has the same number in the pager's namespace. The process with this thread is examined
+/// first, provided its parent is a known process of the run. So a false number leads to no other
+/// process.
 pub fn find_process(pager: &Pager, mm: &Mm, thread: Option<u32>) -> Option<bool> {
     if mm.process().is_some() {
         return Some(true);
@@ -169,8 +172,8 @@ fn find_parent(pager: &Pager, mm: &Mm) {
         if unseen == SEEK_TRIES {
             return;
         }
-        // No identity page can be placed before the parent's thread runs on. It runs on once its
-        // message is read.
+        // No identity page can be placed before the forking thread runs on. It runs on soon,
+        // because its message is read.
         pager.host.sleep(FIND_PAUSE);
     }
 }
@@ -185,7 +188,7 @@ pub struct Copying {
     pool: Pool,
     /// Areas that the child did not inherit.
     withheld: Areas,
-    /// Whether no process may look into the child.
+    /// Whether the pager may not open the child (`hidden.rs`).
     hidden: bool,
     /// Standby pages of the child that must be stored.
     standby: Vec<Vpn>,
@@ -212,7 +215,8 @@ enum Next {
 }
 
 impl Copying {
-    /// Begins to follow a fork. The parent's address space is frozen from here to [`Self::end`].
+    /// Begins to follow a fork. Nothing of the parent's address space changes from here to
+    /// [`Self::end`].
     pub fn begin(
         pager: &Pager,
         parent: &Arc<Mm>,
@@ -268,13 +272,13 @@ impl Copying {
             self.withhold(&passing.withheld);
             self.ask_child(pager, passing.registered);
         } else if self.parent.process().is_some() {
-            // The parent has ended since. Only its child can be asked.
+            // The parent has ended since the fork. Only its child shows the areas now.
             self.ask_child(pager, Vec::new());
         }
         self.withheld.iter().for_each(|(start, end)| self.areas.remove(start, end));
         let absent = settle_inherited(&*self.uffd, &mut self.areas);
-        // The child has not changed its mappings yet. An area that is absent now was absent at the
-        // fork.
+        // An identity page can be placed only if the child has not changed its mappings. Then an
+        // area that is absent now was absent at the fork.
         if !absent.is_empty() && self.put_identity(pager).is_some() {
             self.withhold(&absent);
         }
@@ -307,9 +311,9 @@ impl Copying {
         }
     }
 
-    /// Asks the child about areas that the parent has let go of since the fork (FORK-2). The parent
-    /// runs on once its message is read, and its other threads ran before. `registered` are the
-    /// areas that the parent still has.
+    /// Looks in the child for areas that the parent has let go of since the fork (FORK-2). The
+    /// forking thread runs on once its message is read, and the parent's other threads ran before.
+    /// `registered` are the areas that the parent still has.
     fn ask_child(&mut self, pager: &Pager, registered: Vec<(u64, u64)>) {
         let mut gone = self.areas.clone();
         registered.into_iter().for_each(|(start, end)| gone.remove(start, end));
@@ -381,8 +385,9 @@ impl Copying {
         self.held + self.pool.pending_discards() as u64
     }
 
-    /// Decides whether to write-protect the shared pages now. No counter covers the pages that the
-    /// child has copied by now. The parent runs, too, and its protection is left to the monitor.
+    /// Decides whether to write-protect the child's shared pages now. The child runs already, and
+    /// the pages that it has copied by now count nowhere. The monitor protects the parent's pages,
+    /// because the parent runs, too.
     fn begin_cow_protect(&self, pager: &Pager) -> Next {
         let needed = cow_protect::is_needed(pager, self.resident());
         let pins = needed.then(|| self.parent.pins_of_child()).flatten();
@@ -418,14 +423,14 @@ impl Copying {
         let child = Mm::new(self.uffd, child_state, pager.clock.clone()).related_to(parent);
         let child = Arc::new(child);
         child.note_known(resident);
-        // All pages are shared with the parent until counted. That includes the parent's pages in
-        // areas that are not registered yet.
+        // All pages count as shared with the parent until the next count. That includes the
+        // parent's pages in areas that are not registered yet.
         let shared = (resident - self.identity_pages).max(parent.resident_pages());
         child.discount.store(shared.cast_signed(), Relaxed);
         pager.resident().zone.add_resident(self.identity_pages);
         child.cow_protected.store(self.cow_protected, Relaxed);
-        // From now on both processes may copy pages. Only areas that existed before are
-        // write-protected.
+        // From now on both processes may copy pages. Pages that the parent got after its last
+        // protection are not write-protected in it.
         parent.cow_protected.store(false, Relaxed);
         following::still(parent, state, false);
         if let Err(error) = pager.add_mm(&child) {
@@ -436,7 +441,7 @@ impl Copying {
             return;
         }
         // This comes after `add_mm`. The monitor clears the mark of a process that shares with no
-        // other, and then looks again (`Sharing::count`).
+        // other, and then looks again (`Sharing::update`).
         if !parent.related.load(Relaxed) {
             parent.discount.store(0, Relaxed);
         }
@@ -454,7 +459,7 @@ impl Copying {
 }
 
 /// Returns which areas a forking process passes on; the program may have changed that at any time.
-/// None for an unidentified process (FORK-1).
+/// None for an unidentified process (FORK-1), or if the areas cannot be read.
 fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     let process = parent.process()?;
     let sees = |error| successor(pager, parent).ok_or(error)?.passing();
@@ -494,10 +499,10 @@ fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
 /// message. The child's copy of that area is registered nowhere, and a page moved out of it would
 /// read as zeros. Registering an area a second time changes nothing.
 ///
-/// The child runs once the message is read. It may have moved an absent area. It reports that in a
-/// message of its own, and its pages move with it. If its mapping is changing, those pages stay in
-/// the table until then. Otherwise the area never existed in the child. It was not passed on, or
-/// its pages appeared in the parent after the fork.
+/// The child runs once the message is read, and may have moved an area that is absent now. It
+/// reports the move in a message of its own, and the entries move with the area. Until that message
+/// they stay in the table. If the child's mapping is not changing, the area never existed in the
+/// child. It was not passed on, or it appeared in the parent after the fork.
 fn settle_inherited(uffd: &dyn AddressSpace, areas: &mut Areas) -> Vec<(u64, u64)> {
     let mut absent = Vec::new();
     for (start, end) in areas.clone().iter() {

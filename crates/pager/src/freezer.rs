@@ -1,40 +1,40 @@
 //! The freezer: stops programs that outrun the limit.
 //!
-//! Memory in areas under management cannot outrun it, because each new page is a fault, and faults
-//! wait. Areas that the monitor has not found yet fill at the speed of the kernel. Their pages over
-//! the limit must be stored at the speed of a disk. So the freezer acts while the tree exceeds the
-//! limit and its overcommit by more than a mark. It freezes the running threads of processes that
-//! grow in such areas, until reclaim has brought the tree back.
+//! Memory in areas under management cannot outrun the limit, because each new page is a fault, and
+//! faults wait. Areas that the monitor has not found yet fill at the speed of the kernel. Their
+//! pages over the limit must be stored at the speed of a disk. So the freezer acts while the tree
+//! exceeds the limit and its overcommit by more than a mark. It freezes the running threads of
+//! processes that grow in such areas, until reclaim has brought the tree back.
 //!
 //! * FREEZER-1: Agents are never frozen, because reclaim needs them. Processes whose agent does not
 //!   run yet are not frozen either.
 //! * FREEZER-2: Only running threads are frozen. A thread that waits in a system call grows
 //!   nothing, and some calls would notice. Without room, the freezer also freezes threads that wait
-//!   for a kernel lock or for a page on which they have faulted. Threads that map and fill memory
-//!   wait for each other, so many would escape otherwise.
+//!   for a kernel lock, or for a page after a fault. Threads that map and fill memory wait for each
+//!   other, so many would escape otherwise.
 //! * FREEZER-3: A freeze lasts for [`Patience::Hold`] at most. Then there is none for
-//!   [`Patience::Rest`]: what reclaim could not bring back by then is not to be had by waiting. A
-//!   frozen thread counts as waiting for memory. So a run in which nothing can be stored ends as it
-//!   would without the freezer.
-//! * FREEZER-4: A program that fills areas while they are being adopted is frozen, too. As long as
-//!   there is room for the pages that come in the [`BREATH`] between, it is frozen for [`TURN`] at
-//!   a time. To adopt 4 GiB takes a hundred milliseconds.
+//!   [`Patience::Rest`], because a longer wait would hardly bring back more memory. A frozen thread
+//!   counts as waiting for memory. So a run in which nothing can be stored ends as it would without
+//!   the freezer.
+//! * FREEZER-4: A program that fills areas while they are being adopted is frozen, too. It is
+//!   frozen for [`TURN`] at a time, and runs for [`BREATH`] in between. That holds as long as there
+//!   is room for the pages that it fills then. To adopt 4 GiB takes a hundred milliseconds.
 //! * FREEZER-5: A stopped thread that is not meant to be frozen is released at once. It may be a
 //!   child that was started with `CLONE_PTRACE` by a thread that was about to stop. Or the process
 //!   may have executed another program.
 //! * FREEZER-6: No thread of a process is frozen while one of its threads moves areas. That thread
 //!   has the right to change them, and nothing could be adopted.
-//! * FREEZER-7: A system call that gives up because its thread is frozen is repaired at the
-//!   release, so the thread does not notice (`ebb_sys::trace`, PTRACE-1). A thread that had done a
-//!   part of a call does the rest of it. The freezer follows that thread until the call is
-//!   complete.
+//! * FREEZER-7: A system call may give up because its thread is frozen. The freezer repairs the
+//!   call at the release, so the thread does not notice (`ebb_sys::trace`, PTRACE-1). A thread that
+//!   had done a part of a call does the rest of it. The freezer follows that thread until the call
+//!   is complete.
 //! * FREEZER-8: A process may map more and more shared memory. It is frozen by an upper bound of
 //!   that memory, until the true size is known (SHARED-5 in `shared_memory.rs`).
 //! * FREEZER-9: No thread is frozen where a thread may use up all the CPU time of its control group
-//!   ([`ebb_sys::cgroup`]). The thread may be in a system call or about to make one, and the stop
-//!   is pending until the end of the call. A spared thread counts as waiting all the same
-//!   (FREEZER-3). A process that fills shared memory waits for nothing by itself, so its run would
-//!   never end.
+//!   ([`ebb_sys::cgroup`]). The stop of a thread in a system call is pending until the end of the
+//!   call. A fault in that call repeats again and again meanwhile. A spared thread counts as
+//!   waiting all the same (FREEZER-3). A process that fills shared memory waits for nothing by
+//!   itself, so its run would never end.
 
 use crate::counters;
 use crate::mm::Mm;
@@ -47,13 +47,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Time for which a program is frozen at a time while its areas are adopted. Next, the time for
-/// which it runs in between (FREEZER-4).
+/// Time for which a program is frozen at a time while its areas are adopted. `BREATH` is the time
+/// for which it runs in between (FREEZER-4).
 const TURN: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_millis(1);
 /// Time for which the answer is kept whether a control group limits CPU time (FREEZER-9).
 const SPARES_FOR: Duration = Duration::from_secs(1);
-/// Pages over the limit from which the freezer acts: far fewer than the overcommit allows.
+/// Minimum number of pages beyond the limit and its overcommit from which the freezer acts.
 const MARK_MIN: u64 = 512;
 
 /// Decision of a look.
@@ -88,7 +88,7 @@ pub struct Freezer {
     frozen: Vec<Hold>,
     /// Calls that released threads must still complete (FREEZER-7).
     rests: Vec<Rest>,
-    /// Whether a thread may be traced.
+    /// Whether any thread may be traced.
     traces: bool,
     hold: Option<Wait>,
     /// The pause after the longest freeze (FREEZER-3).
@@ -241,7 +241,7 @@ impl Freezer {
             return;
         }
         self.traces = true;
-        // A thread that another process traces already is left to it.
+        // A thread that another process traces already stays with that process.
         let frozen = process.hold(&meant).into_iter();
         self.frozen.extend(frozen.map(|thread| Hold { thread, stands: None }));
     }
@@ -300,8 +300,9 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
-    /// A freeze ends after its limit, and threads run for a while. Beside a stopped process with
-    /// more memory than the limit, other processes ran for a millisecond in 5 s.
+    /// Shows that a freeze ends after its limit, and that threads run for a while. Otherwise,
+    /// beside a stopped process with more memory than the limit, other processes run for a
+    /// millisecond in 5 s.
     #[test]
     fn a_freeze_ends_after_its_limit_and_threads_run_for_a_while() {
         let (mut freezer, clock) = (Freezer::default(), Clock::simulated());
@@ -322,9 +323,10 @@ mod tests {
         assert_eq!(freezer.decide(&clock, 10_000, 10_000), Act::LetGo);
     }
 
-    /// Threads are spared where they may use up all CPU time. A frozen thread that waited for a
-    /// page in `process_vm_readv` used up the CPU time that the pager needed. Spared threads count
-    /// as waiting. A process that filled more shared memory than the limit ran on for ever.
+    /// Shows that threads are spared where they may use up all CPU time. Otherwise a frozen thread
+    /// that waits for a page in `process_vm_readv` uses up the CPU time that the pager needs.
+    /// Spared threads count as waiting. Otherwise a process that fills more shared memory than the
+    /// limit runs on for ever.
     #[test]
     fn threads_that_may_use_up_the_cpu_time_are_not_frozen_and_count_as_waiting() {
         let pager = quiet::pager_by(Clock::simulated());
@@ -349,9 +351,9 @@ mod tests {
         assert_eq!(waiting(), (0, 0));
     }
 
-    /// A forked child is not frozen between its hello and the start of its agent. Nothing of a
-    /// frozen child could be reclaimed, so it was never released, and the run ended as out of
-    /// memory.
+    /// Shows that a forked child is not frozen between its hello and the start of its agent.
+    /// Nothing of a frozen child can be reclaimed. So it would never be released, and the run would
+    /// end as out of memory.
     #[test]
     fn a_child_that_has_yet_to_start_its_agent_is_not_frozen() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();

@@ -11,8 +11,8 @@
 //! * ORD-2: pages move out only while `busy` is set. So no thread acknowledges a mapping change
 //!   between the lookup of a page and its move. A mapping change in between makes MOVE fail
 //!   (EAGAIN).
-//! * ORD-3: a thread puts a page in place under `Mm::state`, after it has looked the page up in the
-//!   same critical section.
+//! * ORD-3: a thread places a page under `Mm::state`, after a lookup of the page in the same
+//!   critical section.
 //! * ORD-4: a page is adopted only in the hold of `Mm::state` that registers its slice.
 //! * ORD-5: a pool slot is reused only after the agent has dropped its page.
 //! * ORD-6: some messages (a fork, a large unmapping) take several holds to follow. From the

@@ -9,12 +9,11 @@
 
 use std::time::Duration;
 
-/// Time for which a batch of moves may keep other threads from an address space before they turn to
-/// other work.
+/// Time for which a thread waits for the end of a batch of moves before it turns to other work.
 pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 
-/// Time for which a fault thread with a CPU of its own polls for the end of a batch before it
-/// sleeps. Most batches end within it, and it is less than a sleep and a wakeup cost.
+/// Time for which a fault thread on a CPU of its own polls for the end of a batch. Then it sleeps.
+/// Most batches end within it, and it is less than a sleep and a wakeup cost.
 pub const BATCH_WATCH: Duration = Duration::from_micros(300);
 
 /// Number of pages that are adopted, copied or released in one hold of the lock. A simulated
@@ -32,8 +31,9 @@ pub const HOLDS_TIMED: u32 = 16;
 /// they are empty.
 pub const REACH_BYTES: u64 = 1 << 30;
 
-/// Number of attempts to find an unidentified forking process; number of attempts if nothing hides
-/// it; pause between two attempts.
+/// Number of attempts to find a process during a fork. `SEEK_TRIES` is the number of failed looks
+/// at the whole tree after which there is no further attempt. `FIND_PAUSE` is the pause between two
+/// attempts.
 pub const FIND_TRIES: u32 = 20;
 pub const SEEK_TRIES: u32 = 3;
 pub const FIND_PAUSE: Duration = Duration::from_micros(100);

@@ -67,11 +67,11 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Link {
     line: Arc<dyn Line>,
     clock: Clock,
-    /// The agent knows that areas come under management.
+    /// Whether the pager has sent `TELL_SMALL`: the kernel is to make no more huge pages.
     sent_small: Arc<AtomicBool>,
 }
 
-/// Result of an operation that the agent had not reported when it ended. No errno has this value.
+/// Result of an operation that the agent has not reported. No errno has this value.
 pub const UNREPORTED: i32 = 4095;
 
 impl Link {
@@ -197,8 +197,8 @@ impl Link {
         [(self.shared().discard_area.load(Relaxed), DISCARD_AREA_BYTES), (stack, len)]
     }
 
-    /// Returns how often threads of the program ran a hook without having asked for anything, and
-    /// the ticks that this took.
+    /// Returns how often hooks have delayed threads of the program, and the total of these delays
+    /// in ticks.
     #[must_use]
     pub fn lost(&self) -> (u64, u64) {
         (self.shared().lost_calls.load(Relaxed), self.shared().lost_ticks.load(Relaxed))

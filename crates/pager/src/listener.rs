@@ -1,10 +1,10 @@
 //! Answers clients of the run's socket. A new program brings its userfaultfd. A forked child gets
-//! the userfaultfd that the fork message delivered. `ebb stat` and `ebb lru-gen` get figures about
-//! the run.
+//! the userfaultfd that the fork message delivered. `ebb stat`, `ebb top` and `ebb lru-gen` get
+//! figures about the run, and `ebb set` changes its limits.
 //!
-//! * LISTENER-1: the listener waits for no client. It reads and writes a connection only when it is
-//!   ready. It uses a received descriptor only after it has checked its type. A process of the tree
-//!   has copies of both ends of its connection, and may have forged what it sends.
+//! * LISTENER-1: the listener waits for no client. It reads and writes only a connection that is
+//!   ready. It uses a received descriptor only after a check of the descriptor's type. A process of
+//!   the tree has copies of both ends of its connection, and may have forged the data there.
 //! * LISTENER-2: only the user of the run and root may query figures or change settings. Other
 //!   users reach the socket if root has attached to a process of theirs. They may join.
 
@@ -53,8 +53,8 @@ const OUT_OF_DESCRIPTORS: &str = "no descriptor is left for another process (eac
 struct Caller {
     connection: Box<dyn Connection>,
     wait: Wait,
-    /// The forked child at the other end, if the pager has fetched it. None if it connected by
-    /// itself.
+    /// The forked child at the other end, if the pager has fetched its connection. None if the
+    /// process connected by itself.
     child: Option<Arc<Mm>>,
 }
 
@@ -70,7 +70,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
     let mut agents = AgentListener::new(pager);
     loop {
         let Ok(readable) = agents.wait(listener) else { continue };
-        // Candidates behind these callers wait for the pager, too.
+        // While the listener serves these callers, candidates wait for the pager, too.
         pager.candidates.owe();
         let (own, callers) = readable.split_at(2);
         agents.hear(callers);
@@ -78,7 +78,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
             match listener.accept() {
                 Ok(Some(socket)) => agents.add_caller(Box::new(socket)),
                 Ok(None) => {}
-                // Without this, the process that connected would wait for ever.
+                // The process that connected cannot be accepted, and would wait for ever.
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !pager.ending.load(SeqCst) {
                         pager.say(OUT_OF_DESCRIPTORS);
@@ -142,7 +142,7 @@ impl AgentListener {
         self.silent.push(Caller { connection, wait, child: None });
     }
 
-    /// Fetches the candidates that ask for it.
+    /// Serves the candidates, and fetches the connections of those that get an agent.
     pub fn fetch(&mut self) {
         for candidate in self.pager.candidates.take() {
             let connection = candidate.serve(&self.pager);
@@ -190,8 +190,8 @@ fn refuse(connection: &dyn Connection) -> std::io::Result<()> {
     connection.say(&Answer { magic: MAGIC, refused: 1 }.to_bytes())
 }
 
-/// Reads a hello and answers it. Returns the caller if the connection has no data; its sender has
-/// taken the data back.
+/// Reads a hello and answers it. Returns the caller if there is no data, because the sender has
+/// taken it back.
 fn hello(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> {
     let mut bytes = [0; 4096];
     let mut uffd = None;
@@ -263,8 +263,8 @@ fn hello_new(
         refuse(&*connection)?;
         return Err(std::io::Error::other("its pool is larger than the pager allows"));
     }
-    // Fork events need the right to trace. The kernel gives them to no process that lacks it and is
-    // refused anyway.
+    // Fork events need the right to trace. Without that right the kernel refuses the features, and
+    // the program cannot join.
     if let Err(error) = uffd.handshake(FEATURES) {
         refuse(&*connection)?;
         return Err(error);
@@ -294,7 +294,8 @@ pub fn take_on(
     // The process that connected need not be the owner of the userfaultfd.
     if !confirm_process(pager, &mm, &*process) {
         let has_ended = !mm.is_alive();
-        // Removes the identity page from the counts, because its address space is no longer known.
+        // Takes the identity page off the counts, because the pager does not manage its address
+        // space.
         let known = mm.known.load(Relaxed);
         mm.note_gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
         return Err(if has_ended {
@@ -335,8 +336,8 @@ fn open_line(
     line.welcome(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &others)
 }
 
-/// Answers the hello of a forked child that connected by itself, because the pager could not fetch
-/// it (before Linux 6.9).
+/// Answers the hello of a forked child that connected by itself. Before Linux 6.9 the pager cannot
+/// fetch the child's connection.
 fn hello_forked(pager: &Arc<Pager>, connection: Box<dyn Connection>) -> std::io::Result<()> {
     let process = process(pager, connection.peer()?)?;
     let wait = Wait::new(&pager.clock, Patience::Fork);

@@ -2,8 +2,8 @@
 //!
 //! Part of the fault threads. The end of a load is in `arrivals.rs`. A load is in
 //! `PendingState::loads` from its start to its end (PENDING-2). It holds a reference to its slot
-//! and the charge of its page. However a load ends, each thread that waits for the page is woken.
-//! It then finds the page, gets a bus error, or repeats its access.
+//! and the charge of its page. However a load ends, a fault thread wakes each thread that waits for
+//! the page. The woken thread finds the page, gets a bus error, or repeats its access.
 
 use crate::counters;
 use crate::faults::{Answer, Asked, NOBODY, PageFault, Server};
@@ -211,7 +211,8 @@ impl Server {
         (beside, charge)
     }
 
-    /// Starts to load the stored pages ahead of a fault, unless their loads are under way.
+    /// Fetches the stored pages ahead of a fault. Places those that the store has in memory, and
+    /// starts to load the others, unless their loads are under way.
     pub fn load_beside(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) {
         let (mut beside, charge) = self.stored_beside(mm, state, fault);
         let charge = self.place_ahead(mm, state, &mut beside, charge);
@@ -258,9 +259,9 @@ impl Server {
         self.pager.store.start_batch(&reads);
     }
 
-    /// Poisons a page that the store cannot return. An access kills the program, and no thread
-    /// reads a wrong byte. If the kernel cannot set the poison yet, the method reports nothing and
-    /// the page is read again.
+    /// Poisons a page whose content the pager cannot get back from the store or the pool. An access
+    /// kills the program, and no thread reads a wrong byte. If the kernel cannot set the poison
+    /// yet, the method reports nothing and the page is read again.
     pub fn lost(&self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault, why: &str) -> Answer {
         // The program dies at once. The lock keeps the run from ending before the message is out.
         let _explaining = self.pager.last_words.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,7 +307,8 @@ impl Server {
         self.pager.discard(&dropped);
     }
 
-    /// Places the page in `buffer`. The page table entry still names its slot.
+    /// Places the page whose content is in `buffer`. The page-table entry still has the page's
+    /// slot.
     fn place_loaded(
         &self,
         mm: &Arc<Mm>,

@@ -68,20 +68,20 @@ pub struct Mm {
     batch: AtomicBool,
     longest_hold: AtomicU64,
     longest_run: AtomicU64,
-    /// Link to the agent. Absent for forked children that never say hello; their pages cannot be
-    /// moved out.
+    /// Link to the agent. A forked child has none before its hello, and pages of a child without a
+    /// link cannot be moved out.
     pub link: OnceLock<Link>,
-    /// Links to the agents of its ancestors, the nearest last. A child without its own agent calls
-    /// by one of them. Which one is unknown, because its parent may or may not have had its own
-    /// shared memory at the fork.
+    /// Links to the agents of the ancestors, the nearest last. A child without an agent of its own
+    /// calls by one of them. The pager does not know by which: the parent may have had no shared
+    /// memory of its own at the fork.
     pub inherited: Vec<Link>,
     /// The inherited link by which this child calls, once a call has shown it.
     calls_by: OnceLock<Link>,
-    /// Pages that had to stay in its parent at the fork; None means all.
+    /// Pages that had to stay in the parent at the fork; None means all.
     pub inherited_pins: Option<Vec<u64>>,
-    /// Time at which it asked for an agent, in milliseconds since `born`; 0 if it has not.
+    /// Time at which the process asked for an agent, in milliseconds since `born`; 0 if it has not.
     asked: AtomicU64,
-    /// Whether it will never have an agent.
+    /// Whether the process will never have an agent.
     pub alone: AtomicBool,
     /// Whether the user knows that none of its pages can leave.
     pub reported_stuck: AtomicBool,
@@ -91,33 +91,36 @@ pub struct Mm {
     pub known: AtomicI64,
     /// Number of pages of files and of shared memory, by the last measurement.
     backed: AtomicU64,
-    /// Number of unknown resident pages before the areas were last read that are still unknown.
+    /// Number of resident pages that were unknown when the monitor last read the areas, and still
+    /// are.
     pub unknown: AtomicU64,
     /// Earliest time of the next search for stray pages, in milliseconds since `born` (`adopt.rs`,
     /// ADOPT-4).
     strays_due: AtomicU64,
-    /// Time at which the address space became still to follow a message, in milliseconds since
-    /// `born`; 0 if it is not still.
+    /// Time since which the address space is still, because the pager follows a long message
+    /// (ORD-6), in milliseconds since `born`; 0 if it is not still.
     still_since: AtomicU64,
     /// Number of slices of messages followed.
     followed: AtomicU64,
-    /// Pages shared in the fork group that count here but not in its share (mapped pages minus
-    /// share), by the last count. Pages that it has released since, and that others keep, reduce
-    /// it. It may be below zero ([`crate::sharing`], SHARING-1).
+    /// Discount: mapped pages minus the share of the process (PSS), by the last count. Each page
+    /// that the process has released since, and that others keep, reduces the discount. It may be
+    /// below zero ([`crate::sharing`], SHARING-1).
     pub discount: AtomicI64,
-    /// Whether it may share pages with another member of its fork group.
+    /// Whether the address space may share pages with another member of its fork group.
     pub related: AtomicBool,
     /// Whether the pages shared in its fork group have copy-on-write protection.
     pub cow_protected: AtomicBool,
-    /// Whether its agent has hung up. It is dropped as soon as the address space is gone.
+    /// Whether the agent has hung up, or the userfaultfd has failed. The monitor drops this record
+    /// as soon as the address space is gone.
     pub closing: AtomicBool,
-    /// Time at which its agent did not answer, in milliseconds since `born`; 0 if it answered.
+    /// Time of the last unanswered batch, or of the last check that found the process stopped, in
+    /// milliseconds since `born`; 0 if the agent does not count as silent.
     silent: AtomicU64,
     /// Time of the last refused charge, in milliseconds since `born`; 0 if there was none.
     refused: AtomicU64,
     /// Number of pages given beyond the budget.
     fed: AtomicU32,
-    /// Number of threads that are to repeat their access and have a page reserved each.
+    /// Number of threads that are to repeat their access, and whose next page needs no room.
     recalled: AtomicU32,
     /// Pause that its threads owe for pages taken above `--memory-high`, in microseconds.
     pub owed_us: AtomicU64,
@@ -142,7 +145,7 @@ pub struct State {
     /// The pager follows a message that takes several holds, for example a fork. Nothing else of
     /// the address space may change (`following.rs`, ORD-6).
     pub copying: bool,
-    /// The address space has ended and has no pages left.
+    /// The pager has dropped the address space or is about to (`Pager::drop_mm`).
     pub ended: bool,
     pub space: Space,
     pub areas: Areas,
@@ -160,8 +163,8 @@ pub struct State {
 type Wakes = SmallVec<[(u64, u64); 8]>;
 
 impl State {
-    /// Creates the state of an address space with the pages of `space` and a readahead window of at
-    /// most `window` pages.
+    /// Creates the state of an address space with the pages of `space`. A readahead window has
+    /// `window` pages at most.
     #[must_use]
     pub fn new(mut space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
         space.set_window(window);
@@ -178,9 +181,9 @@ impl State {
         }
     }
 
-    /// Notes pages that are in place, or whose access is to be repeated. Their waiting threads are
-    /// woken after the lock is released. A woken thread may run at once on this CPU, and this
-    /// thread continues only when it waits again.
+    /// Notes pages that are in place, or whose access is to be repeated. The release of the lock
+    /// wakes the threads that wait for these pages. A woken thread may run at once on the fault
+    /// thread's CPU. The fault thread then continues only when the woken thread waits again.
     pub fn wake_after(&mut self, start: u64, len: u64) {
         match self.wakes.last_mut() {
             Some((first, bytes)) if *first + *bytes == start => *bytes += len,
@@ -192,7 +195,8 @@ impl State {
 impl Mm {
     /// Brings an area under management. Returns false if that fails.
     pub fn manage(&self, start: u64, end: u64) -> bool {
-        // Frames have no room for page numbers beyond; no kernel hands those out yet.
+        // A frame has no room for a page number beyond `ADDRESS_END`. No kernel hands out such an
+        // address yet.
         end <= ADDRESS_END && self.uffd.register(start, end - start, Mode::Managed).is_ok()
     }
 
@@ -257,8 +261,9 @@ impl Mm {
         self.bare
     }
 
-    /// Whether this is a forked child of a program without hooks. The pager must start the agent in
-    /// such a child. A new program without hooks is joining already when the pager learns of it.
+    /// Whether this is a forked child without an agent, of a program without hooks. The pager must
+    /// start the agent in such a child. A new program without hooks is joining already when the
+    /// pager learns of it.
     pub fn is_to_be_made_to_join(&self) -> bool {
         self.bare && self.link.get().is_none() && !self.inherited.is_empty()
     }
@@ -278,7 +283,7 @@ impl Mm {
     }
 
     /// Returns the calls that a ring of `doorbell` may announce. If there are several, only one is
-    /// its own: children that call by an ancestor's link use the same entries.
+    /// this process's own: children that call by an ancestor's link use the same call slots.
     pub fn calls(&self, doorbell: usize) -> impl Iterator<Item = (&Link, Caller, Ask)> {
         let own = self.link.get();
         let inherited = self.inherited.iter().rev().filter(move |_| own.is_none());
@@ -313,8 +318,8 @@ impl Mm {
         self.clock.moment()
     }
 
-    /// Returns the time since the pager has known the address space, in the time that the host
-    /// grants. All times since `born` count so.
+    /// Returns the time since the pager learnt of the address space. This time, and every time
+    /// since `born`, is time that the host grants (PATIENCE-1).
     pub fn age(&self) -> Duration {
         self.moment().since(self.born)
     }
@@ -328,7 +333,8 @@ impl Mm {
         (moment.since(self.born).as_millis() as u64).max(1)
     }
 
-    /// Begins a search for its process if one is due, for a thread that waits since `touched`.
+    /// Begins a search for the process if one is due, for a thread that waits since `touched`.
+    /// Returns whether one was due.
     pub fn begin_search(&self, touched: Moment) -> bool {
         self.search.begin(self.age_ms(), self.age_ms_at(touched))
     }
@@ -354,12 +360,12 @@ impl Mm {
         }
     }
 
-    /// Whether its process is unidentified and a search since `touched` has failed.
+    /// Whether the process is unidentified and a search that began after `touched` has failed.
     pub fn is_unknown_since(&self, touched: Moment) -> bool {
         self.process().is_none() && self.search.has_failed_since(self.age_ms_at(touched))
     }
 
-    /// Notes that the address space is still, or goes on.
+    /// Notes that the address space becomes still, or changes again (ORD-6).
     pub fn note_still(&self, still: bool) {
         self.still_since.store(if still { self.age_ms() } else { 0 }, Ordering::Relaxed);
     }
@@ -463,9 +469,9 @@ impl Mm {
         self.backed.load(Ordering::Relaxed)
     }
 
-    /// Whether batches are of no use for now. This holds while the agent does not run yet. After an
-    /// unanswered batch it holds for a minimum time, and on while the process is stopped. After
-    /// that time the method checks the process and keeps the result.
+    /// Whether batches are of no use for now. This holds while the agent does not run yet, and for
+    /// [`SILENCE_MS`] after an unanswered batch. The next call checks whether the process is
+    /// stopped. If so, this holds for as long again.
     pub fn update_silence(&self) -> bool {
         if self.link.get().is_some_and(|link| !link.is_ready()) {
             return true;
@@ -478,7 +484,7 @@ impl Mm {
         if now < since + SILENCE_MS {
             return true;
         }
-        // A stopped process is checked again after as long a time.
+        // A stopped process is checked again after [`SILENCE_MS`].
         let stopped = self.is_stopped();
         self.silent.store(if stopped { now } else { 0 }, Ordering::Relaxed);
         stopped
@@ -489,17 +495,17 @@ impl Mm {
         self.process().is_some_and(Process::is_stopped)
     }
 
-    /// Whether a tracer has stopped every thread of the process. A fault is then that of another
-    /// process, which shares the memory.
+    /// Whether a tracer has stopped every thread of the process. A fault then comes from another
+    /// process that shares the memory.
     pub fn is_traced(&self) -> bool {
         let threads = self.process().map_or_else(Vec::new, Process::threads);
         let mut alive = threads.iter().filter(|(_, state)| !matches!(state, 'Z' | 'X')).peekable();
         alive.peek().is_some() && alive.all(|&(_, state)| state == 't')
     }
 
-    /// Whether it may get a few pages beyond the budget. A starting child needs them until it can
-    /// give some back. A child without an agent needs them until it ends: it may be all that keeps
-    /// the pages in memory that it shares with others.
+    /// Whether the process may get a few pages beyond the budget. A starting child needs them until
+    /// it can give some back. A child that gets no agent needs them until it ends. The pages that
+    /// it shares may leave memory only then.
     fn may_get_extra_pages(&self) -> bool {
         self.alone.load(Ordering::Relaxed) || self.is_starting()
     }
@@ -515,26 +521,26 @@ impl Mm {
         self.may_get_extra_pages() && self.fed.fetch_add(1, Ordering::Relaxed) < STARTING_PAGES
     }
 
-    /// Counts a thread that has a page reserved and is to repeat its access.
+    /// Counts a thread that is to repeat its access, and whose next page needs no room.
     pub fn add_recalled(&self) {
         self.recalled.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether there are such threads.
+    /// Whether a thread counted by [`Mm::add_recalled`] has yet to fault again.
     pub fn has_recalled(&self) -> bool {
         self.recalled.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes such a thread off the count. Returns whether there was one; the current fault is then
-    /// taken for that of this thread. Called under the lock.
+    /// Takes a thread counted by [`Mm::add_recalled`] off the count. Returns whether there was one.
+    /// The current fault is then taken for that thread's. The caller holds the lock of the state.
     pub fn take_recalled(&self) -> bool {
         let recalled = self.recalled.load(Ordering::Relaxed);
         self.recalled.store(recalled.saturating_sub(1), Ordering::Relaxed);
         recalled > 0
     }
 
-    /// Notes that so many pages shared in its fork group are now its own, or the others' alone
-    /// ([`crate::sharing`], SHARING-1).
+    /// Notes that `pages` pages shared in the fork group are now this process's own, or the others'
+    /// alone ([`crate::sharing`], SHARING-1).
     pub fn shares_less(&self, pages: u64) {
         self.discount.fetch_sub(pages.cast_signed(), Ordering::Relaxed);
     }
@@ -634,7 +640,7 @@ impl Mm {
         held.then(|| MmGuard::new(state, self))
     }
 
-    /// Begins a batch. No thread reads a message until it is over (ORD-2).
+    /// Begins a batch. No thread reads a message until the batch is over (ORD-2).
     pub fn begin_batch(&self, state: &mut State) {
         state.busy = !is_broken(Rule::Ord2);
         self.batch.store(true, Ordering::Relaxed);
@@ -900,9 +906,9 @@ mod tests {
     use ebb_sys::uffd::PlaceError;
     use std::sync::atomic::Ordering;
 
-    /// Shows that a child without an agent gets a few pages beyond the budget. All memory was in
-    /// pages that such a child alone still had, and it waited for one more: the run ended as out of
-    /// memory.
+    /// Shows that a child without an agent gets a few pages beyond the budget. All memory may be in
+    /// pages that only such a child still has, while the child waits for one more. Without extra
+    /// pages the run then ends as out of memory.
     #[test]
     fn a_child_without_an_agent_gets_a_few_pages_beyond_the_budget() {
         let mm = with_pool(Quiet::default());
@@ -943,8 +949,8 @@ mod tests {
         assert_eq!(unknown(90, true), 90);
     }
 
-    /// Shows that a child finds its call in the memory of any ancestor that forked before its agent
-    /// had its own memory. The third generation calls by the link of the first.
+    /// Shows that a child's call is found in the memory of any ancestor. A process may fork before
+    /// its agent has memory of its own. Then the third generation calls by the link of the first.
     #[test]
     fn a_call_of_a_child_is_found_in_the_memory_of_any_ancestor() {
         let child_of = |parent: &Mm| with_pool(Quiet::default()).related_to(parent);
@@ -958,7 +964,8 @@ mod tests {
             call(&table, 3, generation);
             assert_eq!(askers(&child, 3), [generation as u32]);
         }
-        // Once the link of a child's calls is known, descendants inherit only that one.
+        // Once the link of a child's calls is known, a grandchild inherits that link and the
+        // child's own.
         let called = child.calls(3).next().expect("it calls").0.clone();
         child.note_line(&called);
         child.link.set(line().0).expect("had none");
@@ -985,8 +992,8 @@ mod tests {
         assert_eq!(askers(&mm, 0), [2]);
     }
 
-    /// Shows that a static program that is known but has no link yet is not given the agent again,
-    /// as a child without one would be.
+    /// Shows that the pager does not start the agent in a new static program without a link. It
+    /// starts the agent in a child of such a program.
     #[test]
     fn only_a_child_of_a_program_without_hooks_is_made_to_join() {
         let new = with_pool(Quiet::default()).bare(true);

@@ -47,8 +47,7 @@ const UNKNOWN_PAGES_MAX: u64 = 64;
 /// Number of unknown pages from which the monitor freezes the program while it reads the areas.
 const HELD_PAGES_MIN: u64 = 512;
 
-/// Pages that a program may fill while the freezer lets it run for a moment during the registration
-/// of its areas.
+/// Pages that a program may fill while it runs between two freezes (FREEZER-4).
 const BREATH_PAGES: u64 = (32 << 20) / PAGE_SIZE as u64;
 
 pub struct Monitor {
@@ -103,9 +102,8 @@ pub fn threshold(goal: u64) -> u64 {
     goal.saturating_sub(LATE_PAGES.max(goal / 8))
 }
 
-/// Returns the number of pages from which the kernel is to make no more huge pages. Huge pages
-/// could fill the remaining memory too fast: a monitor that did not run for 6 ms found 127 MiB of
-/// 72.
+/// Returns the number of pages from which the kernel is to make no more huge pages. By huge pages a
+/// program fills the remaining memory too fast: 127 MiB in 6 ms in which the monitor did not run.
 pub fn small_from(goal: u64) -> u64 {
     threshold(goal).saturating_sub(LATE_PAGES)
 }
@@ -116,10 +114,10 @@ fn unknown_pages(mm: &Mm, resident: u64) -> u64 {
 }
 
 /// Freezes the processes that map more and more shared memory, if that may exceed the budget by
-/// now. Called before each step that waits for locks of the processes that fill it.
+/// now. Called before each step that waits for locks of the processes that fill shared memory.
 fn look_ahead(pager: &Pager, shared: &mut SharedMemory, freezer: &mut Freezer, mms: &[Arc<Mm>]) {
     if shared.is_old(pager) {
-        // The measurement refreshes the page counts of each address space.
+        // `resident_pages` also measures the pages of files and of shared memory.
         for mm in mms {
             mm.resident_pages();
         }
@@ -218,9 +216,9 @@ impl Monitor {
         if self.resize.look(&self.pager) { 0 } else { room }
     }
 
-    /// Whether memory is short and a child that does not join by itself was forked since the last
-    /// census (FOREIGN-4 in `foreign.rs`). Pages that such a child fills before it has an agent and
-    /// is frozen cannot leave.
+    /// Whether memory is short and a child without an agent was forked since the last census. Only
+    /// children that do not join by themselves count (FOREIGN-4 in `foreign.rs`). Pages that such a
+    /// child fills before it has an agent and is frozen cannot leave.
     fn is_child_unmet(&self, mms: &[Arc<Mm>]) -> bool {
         let unmet = |mm: &Mm| mm.is_bare() && mm.link.get().is_none() && mm.id > self.youngest;
         self.pager.managing.load(Relaxed) && mms.iter().any(|mm| unmet(mm))
@@ -332,8 +330,8 @@ impl Monitor {
         self.pager.pressure.found_running(tree.iter().map(running).sum::<usize>() as u32);
     }
 
-    /// Write-protects the pages shared in a fork group as soon as there is no room for copies of
-    /// all of them.
+    /// Write-protects the pages shared in fork groups once there is no room for copies of all of
+    /// them.
     fn cow_protect(&self, mms: &[Arc<Mm>]) {
         let bare = |mm: &&Arc<Mm>| mm.related.load(Relaxed) && !mm.cow_protected.load(Relaxed);
         let copies: i64 = mms.iter().filter(bare).map(|mm| mm.discount.load(Relaxed).max(0)).sum();
@@ -361,7 +359,7 @@ impl Monitor {
         if !more {
             mm.unknown.fetch_min(unknown, Relaxed);
         }
-        // Pages that were in no area to be registered may lie where the monitor has not searched.
+        // Unknown pages that no reading of the areas has found may be strays (ADOPT-4).
         let wanted = (memory_stalled || self.freezer.is_on())
             && unknown > UNKNOWN_PAGES_MAX
             && mm.are_strays_due();
@@ -369,7 +367,7 @@ impl Monitor {
             return true;
         }
         let Some(process) = mm.process().filter(|_| !mm.closing.load(Relaxed)) else { return true };
-        // The thread is done soon, unless it is frozen.
+        // A thread that moves areas is done soon, unless it is frozen.
         if !link.try_map() {
             self.freezer.let_go(&self.pager);
             return false;
@@ -385,8 +383,8 @@ impl Monitor {
                 freezer.hold_in_turns(pager, mm, room);
             }
         };
-        // Reading the areas waits for threads that change them, and other processes fill theirs
-        // meanwhile.
+        // To read the areas, the monitor waits for threads that change them. Other processes fill
+        // areas meanwhile.
         let (mut learnt, mut is_all) = (Some(0), true);
         if more {
             before();
@@ -409,8 +407,8 @@ impl Monitor {
         if let Some(learnt) = learnt {
             // The count covers the pages that existed before the areas were read. Pages filled
             // later may lie in areas mapped later. If they counted as unmanageable, the monitor
-            // would never check them again. A frozen program with such pages was killed as out of
-            // memory.
+            // would never check them again. A frozen program with such pages would then be killed
+            // as out of memory.
             mm.sought_areas(unknown.saturating_sub(learnt), is_all);
         }
         true

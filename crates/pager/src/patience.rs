@@ -1,13 +1,13 @@
 //! Decides when the pager stops waiting.
 //!
-//! This file alone decides every wait that ends a run, loses a page, refuses a process or calls an
-//! agent silent. A slow host is no reason for any of these.
+//! This file alone decides the waits that have consequences: a run ends, a page is lost, a process
+//! is refused, or an agent counts as silent. A slow host is no reason for any of these.
 //!
 //! * PATIENCE-1: Waits are measured in granted time ([`Moment`]), not in the machine's time. A
 //!   thread of the pager sleeps for one [`BEAT`] again and again. A beat that ends late counts as
 //!   one beat. A second in which the host ran no thread does not count as a second.
-//! * PATIENCE-2: If the pager waits for one thread, the time in which that thread was runnable
-//!   without a CPU does not count ([`Watch`]).
+//! * PATIENCE-2: If the pager waits for one thread, that thread's waits for a CPU do not count
+//!   ([`Watch`]).
 //! * PATIENCE-3: This file has one row for each kind of wait, with its limit ([`Patience`]).
 //!
 //! Deadlines towards other machines (the remote tier) are settings, in the machine's time.
@@ -123,11 +123,13 @@ pub enum Patience {
     /// The first page under management, for a command that reclaims pages. Then the command goes on
     /// without managed pages.
     Adoption,
-    /// Pages that leave, for a command that reclaims pages. Then it reports how many have left.
+    /// Pages that leave, for a command that reclaims pages. Then the command reports how many have
+    /// left.
     Reclaim,
     /// Threads frozen by the freezer. Then they are released.
     Hold,
-    /// The end of the time in which the freezer freezes no thread after that.
+    /// The end of the time without a freeze that follows a freeze of the longest duration. Then the
+    /// freezer may freeze threads again.
     Rest,
     /// The end of killed processes. Then the pager ends and leaves them to their agents.
     Killing,
@@ -141,7 +143,8 @@ pub enum Patience {
     /// The loading of glibc into a program that has just started. Then it counts as a program
     /// without glibc.
     Loading,
-    /// The status of a process that has ended and has not been reaped. Then it is read elsewhere.
+    /// The status of a process that has ended and has not been reaped. Then it is read from
+    /// `/proc`.
     Status,
     /// The end of a run that `ebb fit` ends; then `ebb fit` kills it. Also the end of processes
     /// killed by a supervisor without a pager, which then leaves them.
@@ -184,8 +187,8 @@ impl Patience {
         time > self.limit() + excused
     }
 
-    /// Calls `look`, one beat apart, until it returns true or the wait is over. For commands, which
-    /// have no beat thread. A stopped host costs only one call. PATIENCE-1.
+    /// Calls `look` until it returns true or the wait is over. Each call waits for one beat itself.
+    /// For commands, which have no beat thread. A stopped host costs only one call. PATIENCE-1.
     pub fn sees(self, mut look: impl FnMut(Duration) -> bool) -> bool {
         (0..self.looks()).any(|_| look(BEAT))
     }

@@ -70,17 +70,17 @@ pub enum SupervisorMessage {
     Detach,
     /// Supervisor: the program has stopped, and the supervisor will stop, too.
     Stopping,
-    /// Supervisor: it has been continued.
+    /// Supervisor: the supervisor runs again after its stop.
     GoesOn,
     /// Supervisor: every process has ended. Carries the program's exit status (as a shell shows
     /// it).
     Ended(i32),
-    /// Supervisor: the program, which is not its child, has ended, with this status if it is known.
-    /// Other processes of the run may go on.
+    /// Supervisor: the program, which another process started, has ended. The status is absent if
+    /// it is unknown. Other processes of the run may go on.
     Left(Option<i32>),
     /// Pager: the report is written.
     Reported {
-        /// Whether Ebb failed the program. The exit status is then 125.
+        /// Whether `--strict` ended the run. `ebb run` then returns 125, except with `--exec`.
         failed: bool,
     },
 }
@@ -102,7 +102,8 @@ impl SupervisorMessage {
     }
 }
 
-/// Smallest number of an address space. Epoll keys of smaller numbers have other meanings.
+/// Smallest number of an address space. The epoll keys of the wakeup eventfd and of the store take
+/// the numbers 0 and 1.
 const MM_FIRST: u32 = 2;
 
 /// Epoll key of the wakeup eventfd.
@@ -159,10 +160,11 @@ pub struct Pager {
     /// Children of forks that have not said hello yet.
     pub forked: Mutex<Vec<Arc<Mm>>>,
     pub fork_seen: Signal,
-    /// Processes that ask for an agent.
+    /// Forked children that ask for an agent, or report that they will have none.
     pub candidates: Candidates,
     pub epoll: OwnedFd,
-    /// Epoll sets of the fault threads that belong to one CPU each; they hold userfaultfds only.
+    /// Epoll sets of the additional fault threads, one for each CPU. These sets have userfaultfds
+    /// only.
     pub epoll_beside: Vec<OwnedFd>,
     wake: OwnedFd,
     pub kswapd: Signal,
@@ -175,10 +177,11 @@ pub struct Pager {
     pub small: AtomicBool,
     /// Number of faults that wait for memory.
     pub memory_stalled: AtomicU32,
-    /// Number of faults that wait for something other than a page: memory, the end of a batch or of
-    /// a change.
+    /// Number of deferred faults. Each waits for memory, the end of a batch or the end of a mapping
+    /// change.
     pub waiting: AtomicU32,
-    /// Start of the longest wait for memory ([`patience::Moment::ms`]); 0 if no fault waits.
+    /// Start of the longest wait for memory ([`patience::Moment::ms`]); 0 if no fault waits for
+    /// memory.
     pub starved_since_ms: AtomicU64,
     /// Number of threads frozen by the freezer.
     pub frozen: AtomicU32,
@@ -188,19 +191,21 @@ pub struct Pager {
     /// Process number of the supervisor.
     pub supervisor: u32,
     pub lineage: Lineage,
-    /// Kills the tied processes when this process ends, even while they wait for it in the kernel.
+    /// Kills the tied processes when the pager ends, even a process that waits for the pager in the
+    /// kernel.
     pub lifeline: Lifeline,
     pub detach: Detach,
     pub ending: AtomicBool,
-    /// Whether the run is being ended by killing its processes.
+    /// Whether the pager is ending the run by killing its processes.
     pub killing: AtomicBool,
     pub resident_history: Mutex<report::History>,
-    /// Whether a process that shared pages has ended. The sharing must then be counted again.
+    /// Whether a process that shared pages has ended. The monitor must then count the sharing
+    /// again.
     pub sharing_changed: AtomicBool,
     pub cpu_follow: CpuFollow,
     pub pressure: Arc<Pressure>,
     pub unmanaged: Unmanaged,
-    /// Set if the run was found to thrash.
+    /// Set once the monitor has found that the run thrashes.
     pub thrashing: OnceLock<Finding>,
     /// Commands of `ebb lru-gen` for kswapd.
     pub requests: Requests,
@@ -237,8 +242,8 @@ impl Pager {
         let engine = Engine::new(pages, high, tunables, Evidence::Standby)
             .with_standby_most(config.standby_permille)
             .with_split(config.split());
-        // If the budget is close from the start, managing begins before the program's first page,
-        // no matter when the monitor starts.
+        // A small budget is near its limit from the start. Then areas are managed from the
+        // program's first page on, whenever the monitor starts.
         let goal = engine.set.zone.high();
         let at_once = config.eager || config.sample;
         let managing = at_once || monitor::threshold(goal) == 0;
@@ -326,7 +331,7 @@ impl Pager {
         Set(self.engine())
     }
 
-    /// Adds `fd` to the fault thread's epoll set.
+    /// Adds `fd` to the first fault thread's epoll set.
     pub fn watch(&self, fd: impl AsFd, token: u64) -> std::io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
@@ -342,15 +347,15 @@ impl Pager {
         }
     }
 
-    /// Whether the fault thread has something to read.
+    /// Whether the first fault thread has something to read.
     pub fn has_messages(&self) -> bool {
         let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
         matches!(poll(&mut epoll, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
     }
 
-    /// Wakes the fault thread because memory became free, or something else changed.
+    /// Wakes the first fault thread, because memory is free or another awaited event has occurred.
     pub fn wake_faults(&self) {
-        // A full counter is as good as a raised one.
+        // If the counter is full, the eventfd is readable already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -363,7 +368,8 @@ impl Pager {
         }
     }
 
-    /// Wakes the fault thread if faults wait, because something changed that they may wait for.
+    /// Wakes the first fault thread if faults are deferred, because an event for which they wait
+    /// may have occurred.
     pub fn wake_if_waiting(&self) {
         if self.waiting.load(Relaxed) > 0 {
             self.wake_faults();
@@ -422,7 +428,7 @@ impl Pager {
         link.descriptor().map_or(Ok(()), |fd| self.watch(fd, epoll_key_link(mm.id)))
     }
 
-    /// Removes an address space that has ended.
+    /// Removes an address space that has ended or that a detach gives back.
     pub fn drop_mm(&self, mm: &Arc<Mm>) {
         self.unwatch(mm.uffd.descriptor());
         self.unwatch(mm.link.get().and_then(Link::descriptor));
@@ -439,7 +445,7 @@ impl Pager {
             let Some((start, end)) = state.space.front(SLICE_PAGES) else { break };
             self.resident().forget_range(&mut state.space, start, end, &mut dropped);
         }
-        // Takes all its pages off the count.
+        // Takes all pages of the address space off the counts (CHARGES-2).
         let known = mm.known.load(Relaxed);
         mm.note_gone(&mut self.resident().zone, known.max(0).unsigned_abs());
         self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
@@ -461,7 +467,7 @@ impl Pager {
         self.wake_faults();
     }
 
-    /// Removes pages from the store that no entry refers to any more.
+    /// Removes stored pages to which no entry refers any more.
     pub fn discard(&self, dropped: &Dropped) {
         if dropped.slots.is_empty() {
             return;
@@ -475,12 +481,13 @@ impl Pager {
         }
     }
 
-    /// Writes a message for the user to standard error. An unread message is no reason to stop.
+    /// Writes a message for the user to standard error. Does not wait for a reader.
     pub fn say(&self, text: &str) {
         self.host.say(text);
     }
 
-    /// Writes a message for the user, and leaves messages out after a number of them.
+    /// Writes a message for the user, unless twenty have come this way before. A note replaces the
+    /// twenty-first, and later messages are left out.
     pub fn complain(&self, text: &str) {
         match self.complained.fetch_add(1, Relaxed) {
             0..20 => self.say(text),
@@ -495,7 +502,7 @@ impl Pager {
         if !self.killing.swap(true, SeqCst) {
             self.note_run(&Event::Killed { why });
         }
-        // A process that is not killed in time ends by itself instead of forking.
+        // A thread of a process that the kill has missed ends the process instead of forking.
         self.mms().iter().for_each(|mm| mm.tell_end());
         self.host.kill_tree(self);
     }
@@ -570,7 +577,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
     }
 }
 
-/// Ends the pager after every process has ended.
+/// Ends the pager after every process has ended or a detach has given all of them back.
 fn end(pager: &Pager, supervisor: &Socket, status: Option<i32>) -> std::io::Result<()> {
     pager.ending.store(true, SeqCst);
     drop(pager.last_words.lock());
@@ -610,8 +617,8 @@ fn without_supervisor(pager: &Arc<Pager>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Ends the run after the end of the supervisor. Agents kill their processes when this process
-/// ends. Removes the folder, because the supervisor no longer can.
+/// Ends the run after the end of the supervisor. Removes the socket's folder, because the
+/// supervisor no longer can. When the pager ends, agents kill the processes that are left.
 fn abandoned(pager: &Pager) {
     let wait = Wait::new(&pager.clock, Patience::Killing);
     pager.kill_tree(Why::SupervisorEnded);
@@ -665,8 +672,8 @@ fn end_recording(pager: &Pager) {
 
 /// Waits until the supervisor goes on after a stop. The supervisor stops with the program, so that
 /// a shell sees a stopped job. A shell continues both. If another process continues only the
-/// program, this function continues the supervisor. The supervisor may be about to stop, however
-/// long that takes, so the signal is repeated until its message comes.
+/// program, this function continues the supervisor. The supervisor may not have stopped yet. So
+/// this function repeats the signal until the supervisor sends a message.
 fn watch_stopped(pager: &Pager, supervisor: &Socket) {
     let is_stopped = |pid| matches!(proc::state(pid), Some('T' | 't'));
     loop {

@@ -11,13 +11,13 @@
 //! * SHARING-2: a fork group uses at least what its largest member maps. A process that ends, or
 //!   unmaps shared pages, leaves the discounts of the others too large until the next count. The
 //!   bound limits that error. It does not apply if another process goes on with the memory of an
-//!   ended one, because that counts in full as a foreign process. The bound's excess belongs to the
-//!   largest member. An unidentified child is compared with the foreign processes. It may be one of
-//!   them, and would count twice.
+//!   ended one. That process counts in full as a foreign process. The pages that the bound adds
+//!   belong to the largest member. If that is an unidentified child, they are compared with the
+//!   pages of the foreign processes. The child may be one of these, and would count twice.
 //! * SHARING-3: counting takes at most a quarter of the time. It runs at once when a member of a
 //!   fork group has ended.
 //!
-//! Belongs to the monitor. Takes no lock but the list of address spaces.
+//! Part of the monitor thread. Takes no lock but that of the list of address spaces.
 
 use crate::mm::Mm;
 use crate::server::Pager;

@@ -86,8 +86,8 @@ impl Reclaim {
         Ok(())
     }
 
-    /// Starts managing areas. Far below the limit no area is managed, so nothing can be aged or
-    /// evicted.
+    /// Starts managing areas, and waits for the first managed page. Far below the limit no area is
+    /// managed, so nothing can be aged or evicted.
     fn have_managed(&self) {
         if self.pager.managing.swap(true, SeqCst) {
             return;

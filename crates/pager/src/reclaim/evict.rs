@@ -1,7 +1,7 @@
 //! Eviction: stores the oldest standby pages, and has them dropped from the pool.
 //!
 //! Part of the kswapd thread. Reading and writing a page needs no lock, because no thread can
-//! change a standby page. The commit checks that it is still on standby.
+//! change a standby page. The commit checks that the page is still on standby.
 //!
 //! A thread that waits for memory does not wait for a write while a clean page can go. Pages with a
 //! valid stored copy leave before the others are written. While threads wait, kswapd looks for such
@@ -60,7 +60,7 @@ impl Reclaim {
         let groups = {
             let waited_for = self.pager.memory_stalled.load(Relaxed) > 0;
             let reach = match waited_for {
-                // No other page can leave, so kswapd looks for clean pages everywhere.
+                // No other page can leave, so kswapd looks for clean pages much further.
                 true if self.refused => CLEAN_REACH_FULL,
                 true => CLEAN_REACH * max,
                 false => max,
@@ -146,7 +146,8 @@ impl Reclaim {
         evicted + stored
     }
 
-    /// Passes over victims that were not stored. An unstorable page stays out until it changes.
+    /// Passes over victims that were not stored. An unstorable page leaves the standby list until a
+    /// fault reactivates it, or until `Reclaim::out_of_memory` retries all such pages.
     fn set_aside(&self, mm: &Arc<Mm>, victims: &[Victim]) {
         let state = mm.lock();
         let mut resident = self.pager.resident();
@@ -289,8 +290,8 @@ impl Reclaim {
     }
 
     /// Offers stored copies to the other members of the fork group. A shared page leaves memory
-    /// when the last of them has released it. So they are next, and one stored copy serves all, if
-    /// the page is still equal when they go.
+    /// when the last of them has released it. So their mappings of the page are the next to leave.
+    /// One stored copy serves all members whose page is still equal when it leaves.
     fn offer(&self, from: &Arc<Mm>, offers: &[(Vpn, SlotId)], dropped: &mut Dropped) {
         if offers.is_empty() {
             return;
@@ -310,7 +311,7 @@ impl Reclaim {
                 }
             }
         }
-        // Releases the references taken for this.
+        // Releases the references that `commit_evict` took for the offers.
         let mut resident = self.pager.resident();
         offers.iter().for_each(|&(_, slot)| resident.release_slot(slot, dropped));
     }
@@ -394,8 +395,8 @@ fn shared_pages(mm: &Mm, address: u64, count: u32) -> u64 {
 
 /// Chooses which of the oldest standby frames go, `max` at most. Frames with a stored copy come
 /// first, if an agent drops them, because a valid copy needs no write. If there are none, the
-/// oldest go. Frames without such an agent are not preferred for their copies. They would be met
-/// again and again, and nothing would go.
+/// oldest go. A frame without such an agent gets no preference for its copy. Otherwise kswapd would
+/// choose it again and again, and no page would leave.
 fn chosen(resident: &Resident, oldest_standby: &[Pfn], max: usize, able: &[MmId]) -> Vec<Pfn> {
     let goes = |&&pfn: &&Pfn| {
         let frame = resident.frame(pfn);

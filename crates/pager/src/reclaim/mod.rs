@@ -1,8 +1,10 @@
 //! kswapd thread: moves the oldest pages to standby, stores pages from the standby list, and drops
 //! useless pages.
 //!
-//! kswapd alone posts batches to agents, and it alone stores pages, so nothing here races with
-//! itself. Looked-up data may change while it waits, so each commit checks again under the lock.
+//! kswapd alone posts batches to agents. Beside kswapd, only the slow-work thread stores pages:
+//! those of hidden children that the pager does not serve yet (`hidden.rs`). So nothing here races
+//! with itself. While kswapd waits, pages that it has looked up may change. So each commit looks
+//! them up again under the lock.
 
 mod command;
 mod evict;
@@ -37,11 +39,11 @@ use std::time::{Duration, Instant};
 /// many pages let the others go on, and are far fewer than the limit.
 const OVERCOMMIT_PAGES: u64 = 256;
 const OVERCOMMIT_AFTER: Duration = Duration::from_millis(400);
-/// Alternative condition: number of times without memory. A page may become free now and then, but
-/// with so little room the processes hinder each other.
+/// Number of passes without memory after which kswapd overcommits, even before `OVERCOMMIT_AFTER`.
+/// A page may become free now and then, but with so little room the processes hinder each other.
 const OVERCOMMIT_AFTER_TIMES: u32 = 64;
-/// Time without progress after which stopped processes get no more batches to test whether they
-/// answer (OOM-6).
+/// Time without progress after which kswapd checks whether a process is stopped before it posts a
+/// batch (OOM-6).
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 /// Time without progress after which compressed memory gives way, and pause between two steps.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
@@ -72,7 +74,7 @@ pub struct Reclaim {
     pager: Arc<Pager>,
     pages: PageBuffer,
     stalled: Vec<Stalled>,
-    /// Frames whose pages were made the process's own, and that kswapd tries once more.
+    /// Frames whose pages the agent has made the process's own, and that kswapd tries once more.
     unshared: HashSet<u32>,
     /// Frames of standby pages that other members of the fork group have, too, or had before the
     /// copy. The stored copy of such a page is offered to these members.
@@ -86,7 +88,7 @@ pub struct Reclaim {
     gave_way: Instant,
     no_progress: NoProgress,
     store_error: Option<StoreError>,
-    /// Whether the store took none of the last pages.
+    /// Whether the store took no page of the last batch.
     refused: bool,
     /// Whether shared pages wait for room for copies.
     crowded: bool,
@@ -105,7 +107,7 @@ pub struct Reclaim {
     /// Result of the last order, not yet reported to the engine.
     did: Option<Did>,
     /// Copies of shared pages made since memory was last in balance, minus copies that have left
-    /// again. Their leaving only frees the memory taken for them.
+    /// again. A copy that leaves frees only the memory that it took.
     copies: u64,
     /// Pages that could not be moved since unevictable pages were last retried; `immovable_before`
     /// holds the counts before.
@@ -250,7 +252,7 @@ impl Reclaim {
         }
     }
 
-    /// Handles the end of a pass with nothing to do at once.
+    /// Handles the end of a pass. The next turn asks the engine at once.
     fn rest(&mut self) {
         if self.pager.resident().zone.is_balanced() {
             self.gives_way = false;
@@ -261,7 +263,7 @@ impl Reclaim {
         self.tidy();
     }
 
-    /// Does the work between passes: leftovers, and requests of others.
+    /// Does the work between passes: stalled batches, commands of `ebb lru-gen`, and useless pages.
     fn tidy(&mut self) {
         self.finish_stalled();
         self.tell_time();
@@ -286,8 +288,8 @@ impl Reclaim {
         self.pager.memory_stalled.load(Relaxed) + self.pager.frozen.load(Relaxed) > 0
     }
 
-    /// Handles an order without available memory. Waiting threads go on waiting as long as memory
-    /// may become free.
+    /// Handles a pass that found no memory. Waiting threads go on waiting as long as memory may
+    /// become free.
     fn out_of_memory(&mut self) {
         // The kernel's kswapd leaves reclaim to the allocating tasks after many failures. Here only
         // kswapd reclaims.
@@ -357,7 +359,7 @@ impl Reclaim {
             .set_now_ms(self.pager.clock.since(self.pager.started).as_millis() as u64);
     }
 
-    /// Whether some agent does not answer, or was stopped in the middle of a batch.
+    /// Whether some process does not answer, or was stopped in the middle of a batch.
     fn is_unheard(&self) -> bool {
         self.pager.mms().iter().any(|mm| self.owes_an_answer(mm))
     }
@@ -392,11 +394,12 @@ impl Reclaim {
             }
     }
 
-    /// Overcommits pages to the other processes. The amount is the excess over the limit at the
-    /// start, and the memory of stopped processes beyond the limit at any time. Stopped processes
-    /// give nothing back, and cannot take the overcommitted pages. A tracer that shares their
-    /// memory does take them, and gives nothing back before it lets them go on. For it the
-    /// overcommit doubles each time, up to half of the machine's available memory.
+    /// Overcommits pages to the other processes. The amount is [`OVERCOMMIT_PAGES`] beyond the
+    /// larger of two excesses over the limit. One is the excess of all used pages at the start. The
+    /// other is that of the stopped processes at any time. Stopped processes give nothing back, and
+    /// cannot take the overcommitted pages. A tracer that shares their memory does take them, and
+    /// gives nothing back before it lets them go on. For it the overcommit doubles each time. A
+    /// step is at most half of the machine's available memory.
     fn set_overcommit(&mut self) {
         let mms = self.pager.mms();
         let traced = mms.iter().any(|mm| mm.is_memory_stalled() && mm.is_traced());
@@ -407,7 +410,7 @@ impl Reclaim {
         let zone = &mut resident.zone;
         let excess = |pages: u64| pages.saturating_sub(zone.limit());
         let beyond = if self.overcommitting { 0 } else { excess(zone.used()) };
-        // Members of a fork group share some of these pages.
+        // Members of a fork group share some of these pages, so the sum may exceed the used pages.
         let loan = beyond.max(excess(held_fast.min(zone.used()))) + OVERCOMMIT_PAGES;
         let more = if traced { zone.overcommit().min(room) } else { 0 };
         let loan = loan.max(zone.overcommit() + more);
@@ -481,8 +484,8 @@ impl Reclaim {
                 continue;
             }
             let link = mm.link.get().expect("it began a batch");
-            // The agent may have ended in the middle while another process has its memory. It will
-            // not go on.
+            // An agent that has ended in the middle will not go on. Another process may still have
+            // the memory.
             let done = link.wait(None) == Outcome::Done;
             if !done && !mm.closing.load(Relaxed) {
                 let decided = match &work {

@@ -3,23 +3,24 @@
 //!
 //! * OOM-1: a thread waits without progress while it is refused memory (or is frozen) and nothing
 //!   is stored. Progress is a stored page, or memory in balance. Pages moved to standby, dropped or
-//!   copied do not count, because threads may take them back again and again. If the store takes no
-//!   more, only some pages count: a page without a stored copy, or a page that no other member of
-//!   the fork group has. Hundreds of processes may each release their mapping of a shared page
-//!   without freeing memory. A page now and then is no progress either: each makes up for
-//!   [`PAGE_TIME`]. A fault that waits for another reason does not wait for memory. A wait begins
-//!   no earlier than its fault, or than its freeze.
-//! * OOM-2: the run ends two seconds after that began ([`Patience::Memory`]), in the time that the
-//!   host grants. A host that stops, or runs this process late, makes that longer.
+//!   copied do not count, because threads may take them back again and again. The store may take no
+//!   more. Then a page with a stored copy counts only if no other member of the fork group has it.
+//!   Hundreds of processes may each release their mapping of a shared page without freeing memory.
+//!   A page now and then is no progress either: each shortens the time without progress by
+//!   [`PAGE_TIME`] only. A fault that waits for another reason does not wait for memory. A wait
+//!   begins no earlier than its fault, or than its freeze.
+//! * OOM-2: the run ends after two seconds without progress ([`Patience::Memory`]), in the time
+//!   that the host grants. A host that stops, or runs this process late, makes that longer.
 //! * OOM-3: children that have yet to join, and agents that do not answer, may give pages back. The
-//!   run ends half a second later for them ([`Patience::MemoryOwed`]), however many there are, and
-//!   even if others are born meanwhile. If an agent has just delivered, the next round evaluates
-//!   that first. The end is also put off while children that were born before that time join one
-//!   after another. Pages that they share cannot leave before the last of them has joined.
+//!   run ends half a second later for them ([`Patience::MemoryOwed`]). Neither their number nor
+//!   later births make that longer. If an agent has just delivered, the next round evaluates that
+//!   first. Children that were born before the wait may join one after another. That also puts off
+//!   the end, because pages that they share cannot leave before the last of them has joined.
 //! * OOM-4: a busy machine is no reason to end a run. While a child or agent of OOM-3 is runnable
 //!   and gets no CPU, that time does not count. A pager thread that did not run has seen nothing
-//!   ([`ROUNDS_MIN`]). Children that were born since do not put off the end. If children are born
-//!   all the time, one of them always wants a CPU, and the program itself keeps it from the others.
+//!   ([`ROUNDS_MIN`]). Children that were born during the wait do not put off the end. If children
+//!   are born all the time, one of them always wants a CPU. Then the program keeps the CPUs busy
+//!   itself.
 //! * OOM-5: a process stopped by a signal or a debugger is no reason to end the run. The pages that
 //!   it occupies are overcommitted to the others (`Reclaim::set_overcommit`), and these store pages
 //!   of their own. A thread that still waits without progress waits for the store, as beside a
@@ -28,13 +29,14 @@
 //!   tracer that shares their memory waits like any process, once the machine has no more to
 //!   overcommit.
 //! * OOM-6: while threads wait without progress, kswapd does not wait for a stopped process. It
-//!   checks for that first (`Reclaim::is_deaf`). A hundred milliseconds for each of many would be
-//!   longer than all that time.
-//! * OOM-7: a run that was attached to is not killed for a limit that came later, but detached
-//!   ([`crate::detach`]). It ends as others do only if that fails.
+//!   checks whether a process is stopped before it posts a batch (`Reclaim::is_deaf`). A batch to a
+//!   stopped process takes a hundred milliseconds. Many such batches would take longer than the two
+//!   seconds.
+//! * OOM-7: an attached program had no limit at its start. So its run does not end by a kill, but
+//!   by a detach ([`crate::detach`]). If the detach fails, the run ends as others do.
 //! * OOM-8: no page leaves an address space while the pager follows its fork or mapping change. If
-//!   that takes longer than [`LARGE`], the end is put off while slices of it are followed. A
-//!   shorter one puts off nothing, because there may be forks all the time.
+//!   that takes longer than [`LARGE`], the end is put off while slices of the message are followed.
+//!   A shorter message puts off nothing, because there may be forks all the time.
 
 use super::{Reclaim, Stalled, Work};
 use crate::events::{Event, Why};
@@ -56,7 +58,7 @@ use std::time::Duration;
 const PROOF: Duration = Duration::from_secs(1);
 /// Time after which a followed message counts as large (OOM-8).
 const LARGE: Duration = Duration::from_millis(500);
-/// Minimum number of rounds without progress in that time (OOM-4).
+/// Minimum number of rounds without progress before the run ends (OOM-4).
 const ROUNDS_MIN: u32 = 16;
 /// Time without progress that a stored page makes up for (OOM-1). One page in this time is far less
 /// than any device can store.
@@ -168,8 +170,8 @@ impl NoProgress {
         starting > 0 && !Patience::Memory.is_over(since)
     }
 
-    /// Returns how long an agent, or the thread that is to start it, got no CPU in that time.
-    /// Returns None if it wants one now.
+    /// Returns how long an agent got no CPU since its watch began. If the agent has not started,
+    /// the thread that is to start it counts. Returns None if the thread wants a CPU now.
     fn kept_from_running(&mut self, mm: &Mm) -> Option<Duration> {
         let Some(process) = mm.process() else { return Some(Duration::ZERO) };
         let runnable = || process.threads().into_iter().find(|&(_, state)| state == 'R');
@@ -203,7 +205,8 @@ impl Reclaim {
             }
             return self.no_progress.is_over(&pager, Patience::MemoryUnseen);
         }
-        // A process that needs memory to join, and gets no CPU for that, cannot give any back.
+        // A process into which the pager puts the agent needs a CPU for that. Without one it cannot
+        // give any memory back.
         let mut kept = (!inject::is_kept_waiting()).then_some(Duration::ZERO);
         let mut owed = false;
         let so_long = self.no_progress.time(&pager);

@@ -51,8 +51,8 @@ impl Reclaim {
         sampling.end_round(began, pager.clock.now());
     }
 
-    /// Isolates the visible pages of the sample in an address space. Returns the number of all its
-    /// pages.
+    /// Isolates the visible pages of the sample in an address space. Returns the number of pages
+    /// that the address space has.
     fn take_sample(&self, mm: &Mm, sampling: &Sampling, taken: &mut Vec<Pfn>) -> u64 {
         let mut pages = 0;
         let mut next = Some(Vpn(0));

@@ -1,13 +1,13 @@
 //! Moving to standby: moves the oldest pages out of the program's mappings into the pool.
 //!
-//! Part of the kswapd thread. The agent of the process moves the pages. A page that it cannot move
-//! goes back to the lists or is unevictable. If the page is shared in the fork group, the agent
-//! copies it first.
+//! Part of the kswapd thread. The agent of the process moves the pages. A page that the agent
+//! cannot move goes back to the lists or is unevictable. If the page is shared in the fork group,
+//! the agent copies it first.
 //!
-//! * MOVE-1: The kernel moves a page only between areas with the same rights (EINVAL). A page of
-//!   an area that is writable and executable goes to the executable part of the pool. The kernel
-//!   does not report rights. So the pager looks at the area when a move fails, and tries the page
-//!   again only if the area is not what the pager knew.
+//! * MOVE-1: The kernel moves a page only between areas with the same rights (EINVAL). A page of an
+//!   area that is writable and executable goes to the executable part of the pool. The kernel does
+//!   not report rights. So the pager looks at the area when a move fails. It tries the page again
+//!   only if the rights are not those that it knew.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::broken::{Rule, is_broken};
@@ -81,8 +81,8 @@ impl Reclaim {
         let link = mm.link.get().expect("checked above");
         let mut operations = Vec::with_capacity(frames.len());
         let mut moving = Vec::with_capacity(frames.len());
-        // A stopped process may share thousands of pages. Reading its page map is far faster than
-        // asking the agent about each batch of them.
+        // A stopped process may share thousands of pages with this one. One look at this process's
+        // page map is far faster than asking the agent about each batch of them.
         let stay = self.is_unheard() && !self.has_room_for_copies();
         {
             let Some(mut state) = mm.lock_settled(BATCH_PATIENCE) else {
@@ -135,13 +135,13 @@ impl Reclaim {
         }
     }
 
-    /// Ends a batch for the pager before its agent does, because a tracer has stopped the agent, or
-    /// it gets no CPU (ORD-7). The tracer may wait for a page, or for a thread whose mapping change
+    /// Ends a batch for the pager before its agent does (ORD-7). A tracer has stopped the agent, or
+    /// the agent gets no CPU. The tracer may wait for a page, or for a thread whose mapping change
     /// is unread. Returns the number of pages on standby; None if the slots cannot be read.
     pub fn decide(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> Option<usize> {
         let (process, link) = (mm.process()?, mm.link.get().expect("it began a batch"));
-        // In a system call the agent waits for the event that a read would also wait for. It
-        // reports the result afterwards.
+        // An agent that is in a system call reports the result afterwards. A read of the slots
+        // could wait for the same event as that call.
         let is_in_call = |agent| process.threads().contains(&(agent, 'D'));
         if process.agent().is_some_and(is_in_call) {
             return None;
@@ -291,8 +291,8 @@ impl Reclaim {
         }
     }
 
-    /// Has the agent set the rights of the pool, if that is due. Returns false if that does not work
-    /// now; the frames are back on their lists then.
+    /// Has the agent set the rights of the pool, if that is due. Returns false if that does not
+    /// work now. The frames are then unevictable, or wait for the end of the agent's batch.
     fn prepare_pool(&mut self, mm: &Arc<Mm>, frames: &[Pfn]) -> bool {
         let rights = mm.lock().pool.rights_to_set();
         if rights.is_empty() {
@@ -321,9 +321,9 @@ impl Reclaim {
         }
     }
 
-    /// Whether a batch of private copies may be made now. They free nothing before the last member
-    /// of the fork group has released the originals. So none are made in advance, and standby pages
-    /// go to the store first. A stopped process never releases its pages.
+    /// Whether there is room for a batch of private copies now. Copies free nothing before the last
+    /// member of the fork group has released the originals. So kswapd makes none in advance, and
+    /// stores standby pages first. A stopped process never releases its pages.
     fn has_room_for_copies(&self) -> bool {
         let resident = self.pager.resident();
         let batch = BATCH_MAX as u64;
@@ -371,7 +371,7 @@ impl Reclaim {
         }
         match link.execute(&operations) {
             Outcome::Done => {
-                // At worst each of them is a new page now. The monitor counts again soon.
+                // At worst each of the pages is a new copy now. The monitor counts again soon.
                 let copied = if copies { operations.len() as u64 } else { 0 };
                 self.copies += copied;
                 let mut resident = self.pager.resident();
@@ -427,8 +427,8 @@ fn is_executable(area: &Area) -> bool {
     area.readable && area.writable && area.executable
 }
 
-/// Returns the areas of these pages, as far as the system tells. Pages of one area are asked about
-/// once.
+/// Returns the areas of these pages, as far as the kernel reports them. A query for the first page
+/// covers the other pages of its area.
 fn areas_of(mm: &Mm, pages: &[(Pfn, Vpn)]) -> Vec<Area> {
     let Some(process) = mm.process() else { return Vec::new() };
     let range = |vpn: Vpn| (vpn.address(), vpn.address() + PAGE_SIZE as u64);
