@@ -4,9 +4,9 @@
 //! * [`rule`]: compares a measured effect with a published one, and decides which rows vote.
 //! * [`exercise`]: tells whether the compared code ran at all; [`score`]: the votes by body of
 //!   work.
-//! * [`verdict`]: rule 1, the earlier rule, for comparison.
-//! * [`runner`]: all runs of some scenarios over some threads. The order of results never depends
-//!   on the number of threads.
+//! * [`verdict`]: rule 1, the predecessor of [`rule`], for comparison.
+//! * [`runner`]: does all runs of some scenarios on several threads. The order of results never
+//!   depends on the number of threads.
 //! * [`shard`]: writes some of the runs to a file, and merges such files.
 //! * [`text`], [`html`], [`json`]: the results for readers and for programs.
 

@@ -1,15 +1,16 @@
-//! Rule by which a published result counts as reproduced. All of the rule is here.
+//! Rule by which a published result counts as reproduced. All of the rule is here, except for
+//! [`NOISE_PCT`], which rule 1 has, too.
 //!
 //! A change of this file that can change a verdict needs a new [`RULE_VERSION`]. Reports print the
 //! score by this rule and by the earlier one ([`verdict`](super::verdict), version 1).
 //! docs/lab.md has the rule in short.
 //!
 //! **What is published.** A published change is an *effect* under three conditions. The publication
-//! does not call it not significant. It is at least [`NOISE_PCT`]. If the comparison was published
-//! twice, both runs have it, in one direction. The size of an effect is the published change, or
-//! the mean of two. Everything else is a *null*, known to a band of ±1 %. The spread that the
-//! publication shows widens the band: a change it calls not significant, both of two runs, its
-//! interval, its stated `spread`.
+//! calls it significant, or says nothing about that. The change is at least [`NOISE_PCT`]. If the
+//! comparison was published twice, both runs have it, in one direction. The size of an effect is
+//! the published change, or the mean of two. Everything else is a *null*, known to a band of ±1 %.
+//! Figures of the publication widen the band: the change, the change of the second run, the
+//! interval, the stated `spread`.
 //!
 //! **Classes**, by the paired change measured here and its 95 % interval by Student:
 //!
@@ -24,10 +25,11 @@
 //!
 //! **Voting.** Each quantity of the lab has one vote. Rows of one scenario with equal arms and
 //! metric share a quantity. So do rows with one `quantity` in the file, which is one number under
-//! two names. The worst of the rows decides the vote. A quantity with a row that set a parameter
-//! (`calibration = true`) has no vote. There a figure of the publication, of whichever arm, set the
-//! lab's level. A quantity without a published figure (`figure = false`) has no vote either. A row
-//! that was not exercised votes, and is not reproduced.
+//! two names. Of the rows of a quantity, effects come before nulls, and the worst row votes. A
+//! quantity with a row that set a parameter (`calibration = true`) has no vote. A published figure
+//! of such a row, for whichever arm, set the lab's level. A row without a published figure
+//! (`figure = false`) has no vote either. A row that was not exercised votes, and is not
+//! reproduced.
 
 use super::stats::Estimate;
 use super::verdict::NOISE_PCT;
@@ -41,9 +43,11 @@ pub const RULE_VERSION: u32 = 2;
 pub enum Class {
     /// The publication has a null, and the measured interval lies inside its band.
     Equivalent,
-    /// The publication has an effect: here same direction, significant, within a factor of two.
+    /// The publication has an effect. The measured one is significant, in the same direction, and
+    /// within a factor of two.
     Reproduced,
-    /// The publication has an effect: here same direction and significant, of another size.
+    /// The publication has an effect. The measured one is significant and in the same direction,
+    /// but of another size.
     Direction,
     /// The interval is too wide to decide.
     Inconclusive,
@@ -157,11 +161,11 @@ pub fn reason(effect: &Estimate, published: &Published, class: Class) -> String 
 pub enum Vote {
     /// The row votes.
     Counts,
-    /// The row of this name votes for both.
+    /// The row of this name votes for this row, too.
     With(String),
-    /// A figure of the row set a parameter.
+    /// A published figure of the row's quantity set a parameter.
     Calibration,
-    /// No figure is published.
+    /// The row has no published figure.
     NoFigure,
 }
 
@@ -178,8 +182,8 @@ pub struct Row<'a> {
     pub class: Class,
 }
 
-/// Returns the vote of each row. Of rows with one quantity, effects come before nulls. Among these
-/// the worst row votes, and of equals the first.
+/// Returns the vote of each row. Of the rows of one quantity, an effect votes before a null. After
+/// that the worst class votes, and of equals the first row.
 #[must_use]
 pub fn votes(rows: &[Row]) -> Vec<Vote> {
     let is_null = |r: &Row| matches!(claim(r.published), Claim::Null(_));

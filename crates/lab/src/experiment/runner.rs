@@ -1,6 +1,6 @@
-//! Runs all runs of some scenarios.
+//! Plans all runs of some scenarios, does them, and judges the cases.
 //!
-//! Judges cases by the rule and by the earlier rule ([`rule`](super::rule),
+//! The rule and its predecessor judge each case ([`rule`](super::rule),
 //! [`verdict`](super::verdict)).
 
 use std::fs::File;
@@ -39,7 +39,7 @@ pub struct Job {
     pub first_seed: u64,
     /// Size of the machine and its workloads as a multiple of the file's.
     pub size: f64,
-    /// Time between samples of the machine in the first run of each arm; 0 for none.
+    /// Nanoseconds between samples of the machine in the first run of each arm; 0 for none.
     pub samples: u64,
 }
 
@@ -108,7 +108,8 @@ pub struct AtSize {
 }
 
 impl Case {
-    /// Returns whether the judgement is equal at all sizes; none if the case ran at one size only.
+    /// Returns whether the judgement is equal at all sizes. None if the case ran at one size only,
+    /// or has no judgement.
     #[must_use]
     pub fn survives(&self) -> Option<bool> {
         let same = self.sizes.iter().all(|s| s.class == self.class);
@@ -140,7 +141,7 @@ struct Run {
     events: Option<PathBuf>,
 }
 
-/// A run whose events are wanted.
+/// A run whose reclaim events are written to a file.
 #[derive(Clone, Debug)]
 pub struct Traced {
     /// Case, as reports name it; none for the first.
@@ -164,7 +165,8 @@ struct Planned {
 }
 
 impl Planned {
-    /// Returns the name of the measured quantity: the file's name, or all that decides the number.
+    /// Returns the name of the measured quantity. That is `quantity` in the scenario file, or else
+    /// the metric with the settings of the first two arms.
     fn quantity(&self) -> String {
         let own = || {
             let sides: Vec<String> = self.sides.iter().take(2).map(|s| s.pairs.join(" ")).collect();
@@ -199,7 +201,7 @@ impl Planned {
             }
             arms.push(arm);
         }
-        // For instance the latency of a kind of operation that no thread does.
+        // An arm lacks for instance the latency of an operation that no thread does.
         if let Some(arm) = arms.iter().find(|a| a.of(&metric).is_empty()) {
             let known = arm.values.keys().cloned();
             anyhow::bail!("{name}, {}: {}", arm.name, no_metric(&metric, known));
@@ -273,8 +275,8 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
 
 /// Returns the scenario of each arm. Settings of the file, the case, the arm and the command line
 /// apply in this order; later ones win. Arms from the command line apply last, so that a preset set
-/// for all arms does not undo them. A compared preset applies first, so that it does not undo the
-/// settings for all arms.
+/// for all arms does not undo them. A preset in such an arm replaces a preset for all arms. It
+/// applies before the other settings for all arms, so that it does not undo them.
 fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, ScenarioError> {
     let side = |arm: &ArmSpec| {
         let (first, last) =
@@ -341,7 +343,7 @@ impl Plan {
     /// Fails if a setting is invalid or a metric does not exist.
     pub fn new(jobs: Vec<Job>) -> anyhow::Result<Self> {
         let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
-        // Check before the first run, because a run may take a minute.
+        // The check comes before the first run, because a run may take a minute.
         for case in plans.iter().flatten() {
             for side in &case.sides {
                 let known = metric_names(&side.scenario);
@@ -376,7 +378,7 @@ impl Plan {
         Ok(Self { jobs, cases: plans, runs, places })
     }
 
-    /// Has the events of one run written to a file. All runs are otherwise unchanged.
+    /// Lets one run write its reclaim events to a file. The results of all runs stay the same.
     ///
     /// # Errors
     /// Fails if there is no such run, or if it has no kernel tracepoints.
@@ -426,7 +428,7 @@ impl Plan {
     /// `which`. Reports each ended run to `progress`.
     ///
     /// # Errors
-    /// Fails if a run violates a conservation law.
+    /// Fails if a run fails, for example because it violates a conservation law.
     pub fn perform(
         &self,
         which: &[usize],
@@ -462,7 +464,7 @@ impl Plan {
 /// Runs all jobs over `threads` threads. Reports each ended run to `progress`.
 ///
 /// # Errors
-/// Fails if a setting is invalid or a run violates a conservation law.
+/// Fails if a setting is invalid or a run fails.
 pub fn run(
     jobs: &[Job],
     threads: usize,
@@ -473,7 +475,7 @@ pub fn run(
     plan.results(&plan.perform(&all, threads, progress)?)
 }
 
-/// Returns the jobs, followed by the jobs at each of `factors` times their size.
+/// Returns the jobs, followed by the jobs at each size of `factors`, as a multiple of the file's.
 #[must_use]
 pub fn at_sizes(jobs: &[Job], factors: &[f64]) -> Vec<Job> {
     let mut all = jobs.to_vec();
@@ -483,7 +485,7 @@ pub fn at_sizes(jobs: &[Job], factors: &[f64]) -> Vec<Job> {
     all
 }
 
-/// Moves the results of [`at_sizes`] at other sizes into the results at the jobs' own size.
+/// Adds the results at other sizes from [`at_sizes`] to the results at the jobs' own size.
 #[must_use]
 pub fn beside_sizes(mut results: Vec<Results>, factors: &[f64]) -> Vec<Results> {
     let jobs = results.len() / (1 + factors.len());

@@ -109,8 +109,8 @@ impl Mem {
             }
         };
         let pages = window.pages + others.len() as u64;
-        // Pages of files are allocated without entering file systems. (Pages that are written may
-        // enter them, but only shared memory makes that difference.)
+        // A task that reads a page of a file reclaims without entering file systems. A task that
+        // writes a page may enter them.
         let writes = access == Access::FdWrite;
         let task = self.task();
         (task.no_fs, task.writes) = (!anon && !writes, writes);
@@ -150,13 +150,14 @@ impl Mem {
         self.bring_in(now, cost, (space, page, access), (&others, window.mark), anon)
     }
 
-    /// Retries a fault whose frame has gone to compressed memory.
+    /// Reclaims, because compressed memory took the frame of this fault. The thread then tries
+    /// again.
     fn no_frame(&mut self, now: u64, cost: u64) -> Fault {
         let cost = cost + self.direct(now + cost, None).1;
         Fault::Wait { until_ns: now + cost, cost_ns: cost }
     }
 
-    /// Reads a page and the pages that come with it.
+    /// Reads a page together with the other pages of its window.
     fn bring_in(
         &mut self,
         now: u64,
@@ -246,11 +247,11 @@ impl Mem {
     }
 
     /// Reads the pages of a file that have got frames. Returns when they are in memory, and whether
-    /// that took the processor.
+    /// the read occupied the processor.
     ///
-    /// The device takes requests in the order in which it gets them. This read begins `later`
-    /// because of work done for its pages. The device gets it as of now, because earlier requests
-    /// of others would wait for it otherwise.
+    /// The device serves requests in the order in which they are submitted. Work for these pages
+    /// delays their read by `later`. The request is still submitted without that delay. Otherwise
+    /// requests that other threads submit meanwhile would wait for this one.
     fn read_file(&mut self, start: u64, later: u64) -> (u64, bool) {
         let n = self.brought.len() as u64;
         let first = self.brought.iter().min().copied().unwrap_or_default();
@@ -287,7 +288,7 @@ impl Mem {
             return (cost, 0);
         }
         let window = window.within(window.first, room);
-        // A read that begins in a fault is part of that fault.
+        // The pages of a read that a fault begins count as brought in by the fault.
         let access = if mapped { Access::Read } else { Access::FdRead };
         let at = (space, window.first, access);
         let others = others_of(window, space, window.first);
@@ -325,7 +326,8 @@ impl Mem {
         place.touch(pte, bits);
     }
 
-    /// Puts a page into a frame that [`make_room`](Self::make_room) has shown to be there.
+    /// Puts a page into the frame that [`make_room`](Self::make_room) has found. Returns none if
+    /// there is no frame any more.
     fn insert(
         &mut self,
         now: u64,
@@ -371,7 +373,7 @@ impl Mem {
             self.out.settle_pool();
         }
         let in_fault = access.mapped() && region.recency;
-        // A page that is written whole is no refault, because nothing missed its old content.
+        // A page that is written whole is no refault, because no thread missed its old content.
         if let Some(s) = shadow.filter(|_| access != Access::FdWrite) {
             let left = &on[usize::from(Shadow(s).node())].lruvec;
             on[node].lruvec.refault_from(left, &cx, pfn, Shadow(s), in_fault);
@@ -387,7 +389,7 @@ impl Mem {
             lists.pagevec.add(&lists.lruvec, &cx, pfn);
         }
         if !access.mapped() {
-            // A page that is read ahead, or still to come, counts as used when it is read.
+            // A page that is read ahead or in transfer counts as used when a thread reads it.
             if map {
                 self.touch_fd(space, page, pfn, access, now);
             }

@@ -2,8 +2,8 @@
 //! events.
 //!
 //! [`ebb_mm::reclaim::Kswapd`] decides for which order and zones kswapd works, and when it naps,
-//! sleeps and gives up. This file does only the work of a thread: carry out a step, let time pass
-//! for it, come back.
+//! sleeps and gives up. This file does only the work of a thread. It carries out a step, lets the
+//! time of the step pass, and asks for the next step.
 
 use ebb_linux::frame::Order;
 use ebb_linux::reclaim::throttle::Wait;
@@ -160,7 +160,7 @@ impl Machine {
         self.kswapds[id].protocol = Some(protocol);
     }
 
-    /// Records the counts of a step in the tracepoints.
+    /// Records in the tracepoints that kswapd went to sleep or began a run.
     fn note_kswapd(&mut self, node: usize, done: &Counts) {
         let Some(tracepoints) = &mut self.mem.out.tracepoints else { return };
         if done.sleeps > 0 {
@@ -171,7 +171,8 @@ impl Machine {
         }
     }
 
-    /// Records how long ago kswapd was woken. It takes a step now, or the run is over.
+    /// Records the time from kswapd's wake-up to `now`. At that time kswapd takes a step, or the
+    /// run ends.
     pub(super) fn note_woken(&mut self, id: usize, now: u64) {
         if let Some(woken) = self.kswapds[id].woken_ns.take() {
             self.mem.signs.wake_ns = self.mem.signs.wake_ns.max(now.saturating_sub(woken));
@@ -212,13 +213,13 @@ impl Machine {
         };
         after.into_iter().for_each(|ns| self.kswapd_after(id, ns));
         if next.is_none() {
-            // The run ends as a run ends that can store nothing more.
+            // `ebb run` also ends a run in which memory runs out.
             self.failed = Some("out of memory: nothing more can be stored");
         }
     }
 
-    /// Begins kswapd's wait for writes. It lasts until enough of them have ended. With
-    /// `congestion_wait`, as until 2021, it lasts for all of its time.
+    /// Begins kswapd's wait for writes. The wait ends when enough of them have ended, or when its
+    /// time is over. With `congestion_wait`, as until 2021, only its time ends it.
     fn kswapd_waits(&mut self, node: usize, from: u64) {
         let (mem, ms) = (&self.mem, self.mem.tun.reclaim.congested_ms);
         let (wait, ms) = if ms > Reason::Congested.limit_ms() {
@@ -330,7 +331,7 @@ mod tests {
         // A run that freed nothing counts as one on both machines.
         assert_eq!(seen, [1, 2, 0, 1, 0, 1, 2]);
     }
-    /// kswapd does not go on after a millisecond whatever was written.
+    /// kswapd does not go on after a millisecond, whether pages were written or not.
     /// [`Throttle`](ebb_linux::reclaim::Throttle) has the test of an early end.
     #[test]
     fn kswapd_waits_for_writes_until_its_time_is_over() {

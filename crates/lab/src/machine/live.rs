@@ -1,21 +1,21 @@
 //! `ebb run` on the simulated machine: the engine's facade, driven as the pager drives it.
 //!
 //! Owns the memory of a machine with `[machine.live]`: anonymous pages alone, in one budget, under
-//! [`Engine`]. The engine learns of use by moving pages to standby. This file repeats the pager's
-//! work as far as it decides which pages are in memory:
+//! [`Engine`]. The engine learns of use by moving pages to standby. This file repeats the part of
+//! the pager's work that decides which pages are in memory:
 //! * areas come under management near the limit;
-//! * faults bring back the pages ahead of a pass;
-//! * a standby page counts as memory until the agent has dropped it;
-//! * compressed memory counts;
+//! * a fault in a sequential pass also brings in the pages ahead of it;
+//! * a page that was stored counts as memory until the agent has dropped it;
+//! * compressed memory counts in the budget;
 //! * the oldest pages for which compressed memory has no room go to a file.
 //!
 //! [`LiveSpec`] has the costs. The scheduler decides which thread waits, as for any fault.
 //!
 //! Invariants
-//! * LIVE-1: the zone holds three kinds of pages: pages in memory (also before they are managed),
-//!   pool slots that were not dropped, and compressed memory. `check` tests this at the end of a
-//!   run.
-//! * LIVE-2: a slot is near, far, or free. Every stored page has a slot that is not free.
+//! * LIVE-1: the zone counts pages in memory, pending discards, and compressed memory. Pages in
+//!   memory count also before they are managed. `check` tests this at the end of a run.
+//! * LIVE-2: a slot is in compressed memory (near), in the file (far), or free. The slot of a
+//!   stored page is never free.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -32,20 +32,21 @@ use serde::Deserialize;
 use super::device::Device;
 use super::mem::Fault;
 
-/// How a program is run under Ebb: its tiers, and what the pager's work takes.
+/// A run under Ebb: the tiers of the store, and the times that the pager's work takes.
 ///
-/// Times are of a two-core virtual machine, as `docs/results.md` has them.
+/// The default times are assumptions of the model, not measurements.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LiveSpec {
     /// Whether Ebb manages the machine's memory. If not, a kernel does, as without this table.
     pub on: bool,
-    /// Largest share of the budget that compressed memory has; 0: there is no such tier. Without a
-    /// file this share is also a fixed limit, as in a run with `--swap ram:SIZE`.
+    /// Largest share of the budget for compressed memory; 0: there is no such tier. Without a file
+    /// the share is fixed, as in a run with `--swap ram:SIZE`.
     pub compressed: f64,
     /// Pages of data in a page of compressed memory.
     pub ratio: f64,
-    /// Whether there is a file behind compressed memory (`machine.swap` gives the speed).
+    /// Whether a file takes the pages for which compressed memory has no room. `machine.swap` is
+    /// its device.
     pub file: bool,
     /// Time of a fault on a new page of zeros, from the access to its end, in nanoseconds.
     pub fresh_ns: u64,
@@ -53,7 +54,7 @@ pub struct LiveSpec {
     pub reactivate_ns: u64,
     /// Time of a fault that loads a page from compressed memory, in nanoseconds.
     pub near_ns: u64,
-    /// Time of a fault that loads a page from a file, beside the device's time, in nanoseconds.
+    /// Time of a fault that loads a page from a file, without the device's time, in nanoseconds.
     pub far_ns: u64,
     /// Time for each page placed together with the page of the fault, in nanoseconds.
     pub beside_ns: u64,
@@ -63,7 +64,7 @@ pub struct LiveSpec {
     pub standby_ns: u64,
     /// Time to read and store one standby page, in nanoseconds.
     pub store_ns: u64,
-    /// Time to drop one page that was stored or taken back, in nanoseconds.
+    /// Time to drop one page from the pool after it was stored or taken back, in nanoseconds.
     pub drop_ns: u64,
 }
 
@@ -109,25 +110,28 @@ impl Default for LiveSpec {
     }
 }
 
-/// Nothing is managed while more pages than this are free: 64 MiB, and an eighth of the limit.
+/// Ebb begins to manage pages when fewer than this are free: 64 MiB. With a large limit it begins
+/// at 1 / `ROOM_SHARE` of the limit.
 const ROOM_PAGES: u64 = 16_384;
 const ROOM_SHARE: u64 = 8;
-/// Most pages of zeros placed beside a faulting one, and most standby pages brought back beside
-/// one.
+/// Most pages of zeros that one fault places beside its own page.
 const FRESH_AHEAD_MAX: usize = 15;
+/// Most standby pages that one fault brings back beside its own page.
 const BESIDE_MAX: usize = 16;
-/// Mean pages in a stretch of the pool that one call drops. Pages that leave together lie together.
+/// Assumed mean number of adjacent pool slots that the agent drops by one call. Pages that leave
+/// together lie in adjacent slots.
 const STRETCH: u64 = 4;
 /// Nanoseconds until a fault that found no memory is tried again.
 const RETRY_NS: u64 = 50_000;
-/// Nanoseconds without a store, with threads waiting for memory, after which the run is given up.
+/// Nanoseconds without a stored page after which the run fails, if threads wait for memory.
 const HOPELESS_NS: u64 = 2_000_000_000;
-/// Nanoseconds between two weighings of compressed memory against the file.
+/// Nanoseconds between two decisions on the share of compressed memory ([`Engine::weigh`]).
 const WEIGH_NS: u64 = 100_000_000;
-/// The newest 1 / `EDGE_SHARE` of compressed memory counts as its edge.
+/// The pages that entered compressed memory last, and as many that left it last, are its edges
+/// ([`Loads`]). An edge is 1 / `EDGE_SHARE` of the pages in compressed memory.
 const EDGE_SHARE: u64 = 8;
 
-/// State of a page that the engine does not know.
+/// The part of a page's state that the engine does not keep.
 #[derive(Clone, Copy, Default, Debug)]
 struct Page {
     /// The page is in memory and not managed yet.
@@ -136,11 +140,11 @@ struct Page {
     written: bool,
 }
 
-/// Where a stored page is.
+/// Location of a stored page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kept {
     Free,
-    /// In compressed memory. Number of pages that had been put there by then.
+    /// In compressed memory. Number of pages put there until then, with this one.
     Near(u64),
     /// In the file. Number of pages that had left compressed memory by then.
     Far(u64),
@@ -149,9 +153,9 @@ enum Kept {
 /// Next action of kswapd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// kswapd works on after so many nanoseconds.
+    /// kswapd goes on with its work after so many nanoseconds.
     Work(u64),
-    /// kswapd sleeps, for a nap's time at most.
+    /// kswapd sleeps until a task wakes it, but no longer than a nap (`NAP_MS`).
     Nap,
     /// kswapd sleeps until a task wakes it.
     Sleep,
@@ -165,7 +169,8 @@ pub struct Live {
     wake_requests: WakeRequests,
     spaces: Vec<Space>,
     pages: Vec<Vec<Page>>,
-    /// Time at which each page that is being read will be in memory.
+    /// Time at which each page that is being read will be in memory. It is `u64::MAX` until the
+    /// read is submitted.
     ready_ns: HashMap<(usize, u64), u64>,
     managing: bool,
     memory_stalled: bool,
@@ -173,7 +178,7 @@ pub struct Live {
     pending_discards: u64,
     tiers: Tiers,
     weighed_ns: u64,
-    /// Time since which nothing could be stored.
+    /// Time of the first out-of-memory order since a page was last stored.
     no_progress_since_ns: Option<u64>,
 }
 
@@ -181,8 +186,8 @@ pub struct Live {
 #[derive(Debug)]
 struct Tiers {
     kept: Vec<Kept>,
-    /// Slots in compressed memory in the order in which they came. Slots that have left it are
-    /// passed over.
+    /// Slots in compressed memory, each with the number in its [`Kept::Near`], the oldest first.
+    /// Entries of slots that have left compressed memory are skipped.
     queue: VecDeque<(SlotId, u64)>,
     near: u64,
     /// Most pages of memory that compressed memory may take.
@@ -229,7 +234,8 @@ impl Tiers {
         self.near as f64 / self.ratio >= self.limit
     }
 
-    /// Writes pages to the file while compressed memory has no room for them. Returns their number.
+    /// Moves the oldest pages to the file while compressed memory exceeds its limit. Returns the
+    /// number of pages moved.
     fn demote(&mut self) -> u64 {
         let mut written = 0;
         while self.file && self.near as f64 / self.ratio > self.limit {
@@ -244,7 +250,7 @@ impl Tiers {
         written
     }
 
-    /// Counts the read of a page. Returns whether it is in compressed memory.
+    /// Counts the read of a page. Returns whether the page is in compressed memory.
     fn read(&mut self, slot: SlotId) -> bool {
         let edge = self.near.div_ceil(EDGE_SHARE);
         match *self.at(slot) {
@@ -339,8 +345,9 @@ impl Live {
         true
     }
 
-    /// Makes a page available that [`touch`](Self::touch) did not find. `end` is the end of its
-    /// region, `swap` the file's device. Returns the outcome, and whether kswapd is to be woken.
+    /// Makes a page available that [`touch`](Self::touch) did not find. `end` is the end of the
+    /// page's region, `swap` the file's device. `plain_ns` is the cost of a fault before Ebb
+    /// manages memory. Returns the outcome, and whether kswapd is to be woken.
     pub(super) fn fault(
         &mut self,
         now: u64,
@@ -447,11 +454,12 @@ impl Live {
         self.engine.set.map(&mut self.spaces[space], vpn, how, slot);
     }
 
-    /// Maps a stored page. A page from the file is still to be read. Returns whether it was in
-    /// compressed memory.
+    /// Maps a stored page. A page from the file is still to be read. Returns whether the page was
+    /// in compressed memory.
     fn load(&mut self, space: usize, vpn: Vpn, slot: SlotId, how: Arrival, charge: Charge) -> bool {
         let near = self.tiers.read(slot);
-        // A copy in compressed memory takes room from pages that have no other copy.
+        // A page from compressed memory keeps no copy there. The copy would take room from pages
+        // that have no other copy.
         self.place(space, vpn, how, (!near).then_some(slot), charge);
         self.pages[space][vpn.0 as usize].written = false;
         if near {
@@ -519,7 +527,8 @@ impl Live {
     /// Carries out one order of the engine.
     ///
     /// # Errors
-    /// No memory can be had any more.
+    /// The run is out of memory: nothing was stored for [`HOPELESS_NS`], or only the working set is
+    /// left.
     pub(super) fn step(
         &mut self,
         now: u64,
@@ -559,7 +568,8 @@ impl Live {
                 (gone, batch + gone * self.spec.drop_ns)
             }
             Do::OutOfMemory => {
-                // kswapd is the only reclaimer here.
+                // Keeps the node from counting as hopeless, because no task reclaims in kswapd's
+                // place.
                 self.wake_requests.progress();
                 self.engine.set.retry_unstorable(u64::MAX);
                 let since = *self.no_progress_since_ns.get_or_insert(now);
@@ -574,8 +584,8 @@ impl Live {
             Do::Nap => return Ok(Next::Nap),
             Do::Sleep => return Ok(Next::Sleep),
         };
-        // A store counts as progress. Pages moved to standby or dropped may be pages that threads
-        // have taken back.
+        // Only a store counts as progress. Moves to standby and drops may go on for ever with pages
+        // that threads take back.
         if matches!(order, Do::Store(_)) && done > 0 {
             self.no_progress_since_ns = None;
         }
@@ -583,8 +593,8 @@ impl Live {
         Ok(Next::Work(cost.max(1_000)))
     }
 
-    /// Drops pending discards as the agent does, so many stretches of the pool at a time. Returns
-    /// the pages dropped.
+    /// Drops pages of pending discards, as many as one batch of the agent drops. Returns their
+    /// number.
     fn discard_pending(&mut self) -> u64 {
         let gone = self.pending_discards.min(BATCH as u64 * STRETCH);
         self.pending_discards -= gone;
@@ -652,7 +662,7 @@ impl Live {
         self.settle_arena(before);
     }
 
-    /// Tells the zone that compressed memory takes more or less than `before`.
+    /// Corrects the zone's count after compressed memory has grown or shrunk from `before` pages.
     fn settle_arena(&mut self, before: u64) {
         let after = self.tiers.arena();
         let zone = &mut self.engine.set.zone;
@@ -725,8 +735,8 @@ mod tests {
     use crate::workload::Step;
     use ebb_mm::space::Backing;
 
-    /// Builds a machine with `limit` pages of memory under Ebb, and one program. The program writes
-    /// each of `pages` and reads them again.
+    /// Builds a machine with `limit` pages of memory under Ebb, and the steps of one program. The
+    /// program writes each of `pages` and then reads each.
     fn run(limit: u64, pages: u32, spec: &LiveSpec) -> (Machine, Vec<Step>) {
         let mut m = machine();
         m.mem.live = Some(Box::new(Live::new(spec, limit, Evidence::Standby.tunables())));
@@ -735,7 +745,8 @@ mod tests {
             Region { pages: pages.into(), backing: anon, recency: true, exec: false, processes: 1 };
         m.mem.add_space(0, &[]);
         let space = m.mem.add_space(0, &[region]) as u16;
-        // Removes the space that was there before because it counts for nothing.
+        // The machine has a space from before `live` was set. So `live` gets its spaces anew, one
+        // for each of the machine's.
         m.mem.live.as_mut().expect("it is live").spaces.clear();
         m.mem.live.as_mut().expect("it is live").pages.clear();
         for _ in 0..=space {
@@ -757,7 +768,7 @@ mod tests {
         let loads = mem.live.as_ref().expect("it is live").loads();
         assert!(loads.near >= 1600 && loads.far == 0, "{loads:?}");
         assert!(count("pgsteal_kswapd") >= loads.near, "what was loaded had left");
-        // In a pass most pages come beside another one.
+        // In a sequential pass a fault loads most pages together with its own page.
         assert!(count("pswpin") * 4 < loads.near, "{} of {} touched", count("pswpin"), loads.near);
     }
 

@@ -1,15 +1,16 @@
 //! The memory of the simulated machine: address spaces, touches, faults, reclaim.
 //!
 //! Owns the engine's tables and drives them the way the kernel drives its own. New folios reach the
-//! lists through a batch. A task that finds no room reclaims. Pages come back from the device with
-//! their neighbours when they are read in order. The functions here know what each step costs and
-//! return that. The scheduler decides which thread waits, and for what.
+//! lists through a batch. A task that finds no room reclaims. Pages that are read in order come
+//! back from the device together with their neighbours. The functions here return the cost of a
+//! step. The scheduler decides which thread waits, and for what.
 //!
 //! Invariants
-//! * MEM-1: a frame is free, or charged to a memcg and present in one page-table entry, or part of
-//!   the pool of compressed memory.
-//! * MEM-2: an entry that is present but not mapped belongs to one of two kinds of page. The page
-//!   is being read or written, or it is a page of a file that was only reached through descriptors.
+//! * MEM-1: a frame is free, charged to a memcg, in the pool of compressed memory, or pinned
+//!   ([`Outflow::pinned`]). A charged frame is present in exactly one page-table entry.
+//! * MEM-2: a page is present and not mapped for one of five reasons. A transfer of it is under
+//!   way. It was read and is not touched yet. Only descriptors have reached it. No process maps its
+//!   region. Reclaim unmapped it.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ use super::spent::Spent;
 use super::task::Task;
 use super::tracepoints::Victim;
 
-/// How a thread touches a page.
+/// Kind of access to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Read through the page table.
@@ -79,8 +80,8 @@ pub struct Region {
     pub processes: u32,
 }
 
-/// Shortest timer of a scaled machine in nanoseconds, about what a device takes. With shorter ones
-/// time would be spent on asking.
+/// Shortest timer of a scaled machine in nanoseconds: about the latency of a device. With shorter
+/// timers tasks would only look again more often.
 const TIMER_NS_MIN: u64 = 100_000;
 
 /// Outcome of a fault.
@@ -88,17 +89,17 @@ const TIMER_NS_MIN: u64 = 100_000;
 pub enum Fault {
     /// The page is in memory. Nanoseconds that the fault took.
     Done(u64),
-    /// The fault is to be tried again at a later time, after working for a while.
+    /// The thread works, waits, and then tries the fault again.
     Wait {
         /// Time at which to try again.
         until_ns: u64,
-        /// Nanoseconds worked before that.
+        /// Nanoseconds that the thread works before it waits.
         cost_ns: u64,
     },
-    /// The task is reclaiming: the fault is to be tried again after working for so many
-    /// nanoseconds.
+    /// The task is in the middle of reclaim. It works for so many nanoseconds, then tries the fault
+    /// again.
     Again(u64),
-    /// No page is to be had because nothing can be reclaimed. Nanoseconds worked.
+    /// There is no frame for the page because nothing can be reclaimed. Nanoseconds worked.
     NoMemory(u64),
 }
 
@@ -159,23 +160,24 @@ pub struct Mem {
     pub(super) clock_ns: u64,
     /// Most pages of a file in one readahead window.
     pub read_ahead: u64,
-    /// How much longer the lists are on the machine that this one stands for: see
-    /// [`ebb_mm::lru::Scan`].
+    /// Base-2 logarithm of the factor by which lists count as longer ([`ebb_mm::lru::Scan`]). It
+    /// brings a scaled machine to the size that the scaling rule asks for.
     pub lift: u8,
-    /// [`lift`](Mem::lift) for a reclaimer of a memcg alone, at its limit or on command.
+    /// [`lift`](Mem::lift) for reclaim from one memcg and the memcgs below it.
     pub memcg_lift: u8,
-    /// How many times shorter the kernel's timers are than on the machine that this one stands for.
-    /// Reclaim goes through a memory so much smaller in so much less time.
+    /// Factor by which the kernel's timers are shorter than on the machine that this one stands
+    /// for. That machine has as many times the memory, so a pass through it takes as many times
+    /// longer.
     pub time_scale: u64,
-    /// End of each zone, and its class: its rank among the kinds of zone.
+    /// End of each zone, and the rank of its kind among the kinds of zone.
     pub(super) zone_ends: Vec<(u32, u8)>,
     pub(super) marks: [u64; COUNTED.len()],
     pub(super) last_fd: (usize, u64),
     pub(super) next_fold: u64,
     /// Frame that the running fault has found and not used yet.
     pub(super) held: Option<Pfn>,
-    /// By frame: whether it has an anonymous page that was read ahead and not used yet. The first
-    /// use counts.
+    /// By frame: whether its page is anonymous, was read ahead and is not used yet. The first use
+    /// counts as a hit of readahead.
     pub(super) marked: Vec<bool>,
     /// Pages that the running fault brought in.
     pub(super) brought: Vec<(usize, u64)>,
@@ -188,9 +190,9 @@ pub struct Mem {
     pub(super) mapped: Vec<FileAhead>,
     pub(super) direct: u64,
     pub(super) slot_hand: u32,
-    /// Whether the last fault waits for memory.
+    /// Whether the wait of the last fault is a memory stall ([`pressure`](super::pressure)).
     pub(super) stalls: bool,
-    /// Whether the running task is in the middle of reclaim.
+    /// Whether the running task goes on with reclaim without a wait.
     pub(super) goes_on: bool,
     /// Whether the page that was just put into a frame had been in memory before.
     pub(super) refaulted: bool,
@@ -198,7 +200,7 @@ pub struct Mem {
     pub(super) flushing_ns: u64,
     /// State of each task in the middle of reclaim.
     pub(super) tasks: Vec<Task>,
-    /// By memcg and node: the memcg at which the next reclaim below it begins.
+    /// By memcg and node: the memcg at which the next reclaim from that subtree begins.
     pub(super) turns: Vec<Vec<usize>>,
     /// By memcg: how much of it the running reclaim spares.
     pub(super) protection: Vec<Protection>,
@@ -299,12 +301,12 @@ impl Mem {
         }
     }
 
-    /// Scales a time that the kernel waits to this machine.
+    /// Returns a time that the kernel waits, scaled to this machine.
     pub(super) fn timer(&self, ns: u64) -> u64 {
         (ns / self.time_scale.max(1)).max(TIMER_NS_MIN.min(ns))
     }
 
-    /// Adds a memcg at the top that has nothing but a limit. Returns its index.
+    /// Adds a memcg below the root, with a limit and no other setting. Returns its index.
     pub fn add_memcg(&mut self, limit: u64) -> usize {
         self.add_group(None, Knobs { max: limit, ..Knobs::default() })
     }
@@ -367,7 +369,8 @@ impl Mem {
         }
     }
 
-    /// Touches a page that is in memory. Returns false if the page is absent or in transfer.
+    /// Touches a page, unless that takes a fault. Returns false if the page is absent, in transfer
+    /// or not mapped, or if its read begins the next window.
     #[inline]
     pub fn touch(&mut self, space: usize, page: u64, access: Access, now: u64) -> bool {
         if let Some(live) = &mut self.live {
@@ -400,8 +403,8 @@ impl Mem {
         true
     }
 
-    /// Returns whether a read of the page begins the next window: the page is marked, or passes for
-    /// marked.
+    /// Returns whether a read of the page begins the next window: the page has the readahead mark.
+    /// With `file.one_mark` a file page that is to be freed after its write counts as marked, too.
     pub(super) fn begins_ahead(&self, pfn: Pfn) -> bool {
         let w = self.folios.word(pfn);
         let passes = w.has(Word::RECLAIM) && !w.has(Word::WRITEBACK.or(Word::SWAPBACKED));
@@ -489,8 +492,7 @@ impl Mem {
         fault
     }
 
-    /// Does one step of kswapd under Ebb. Returns none if it can free no memory for the threads
-    /// that wait.
+    /// Does one step of kswapd under Ebb. Returns none if the run is out of memory.
     pub(super) fn live_step(&mut self, now: u64) -> Option<Next> {
         let live = self.live.as_mut()?;
         live.step(now, self.out.swap.as_mut(), &self.stat).ok()
@@ -516,7 +518,7 @@ impl Mem {
                 let pfn = pte.pfn();
                 let w = self.folios.word(pfn);
                 if w.has(Word::WRITEBACK) || self.out.ready_ns[pfn.0 as usize] > now {
-                    // The transfer ends first. The page is left to reclaim.
+                    // A page in transfer stays, and is left to reclaim.
                     continue;
                 }
                 let cx = cx!(self, now);
@@ -590,7 +592,8 @@ impl Mem {
         self.owner[space]
     }
 
-    /// Returns the number of frames on the free lists.
+    /// Returns the number of frames on the free lists. Under Ebb these are the free pages of the
+    /// budget.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.live.as_ref().map_or_else(|| self.free_on(None), |live| live.free_pages())

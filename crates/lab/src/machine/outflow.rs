@@ -1,13 +1,14 @@
-//! Destination of the pages that reclaim takes out: the swap device, or nowhere for clean file
-//! pages.
+//! Destination of the pages that reclaim takes out: the swap device, a file, or nowhere for clean
+//! file pages.
 //!
-//! Owns the frames, the charges of each memcg, the swap device with its contents, and the writes
+//! Owns the frames, the charges of memcgs, swap with its contents, the page cache, and the writes
 //! under way. The engine calls [`Pageout::evict`] for each folio it has chosen.
 //!
 //! Invariants
-//! * OUTFLOW-1: a memcg is charged for exactly the frames its pages occupy.
-//! * OUTFLOW-2: a folio is `WRITEBACK` exactly while it is gathered in `writes`, its entry is in
-//!   `started`, or its event is pending.
+//! * OUTFLOW-1: a memcg is charged for exactly the frames of its own pages and of the memcgs below
+//!   it.
+//! * OUTFLOW-2: a folio is `WRITEBACK` while it is gathered in `writes` or is in `started`, or its
+//!   `WriteDone` event is pending. It is so at no other time.
 
 use ebb_linux::frame::{Frames, Gfp, NoHost, Order, Request};
 use ebb_linux::memcg::Memcgs;
@@ -38,13 +39,14 @@ pub struct Outflow {
     pub swap: Option<Device>,
     /// Anonymous pages with a stored copy.
     pub stored: SwapCache,
-    /// Whether the last look found pages in memory that have a copy and no user.
+    /// Whether the last look for slots found pages that have a copy in swap and are not mapped.
     pub(super) stored_here: bool,
     /// Frames that compressed memory occupies.
     pub pool: Vec<Pfn>,
-    /// Time until which a frame is being read into, by frame.
+    /// By frame: time at which the read into it ends.
     pub ready_ns: Vec<u64>,
-    /// Writes begun and not yet handed to the clock, with the time at which each ends.
+    /// Frames whose writes are submitted and have no event yet, each with the time at which its
+    /// write ends.
     pub started: Vec<(u64, Pfn)>,
     /// Writes under way.
     pub writes: Writes,
@@ -65,14 +67,14 @@ pub struct Outflow {
     pub spent_ns: u64,
     /// Number of folios that the running pass took out.
     pub freed: u64,
-    /// CPU that runs. Freed frames go to its per-CPU sets.
+    /// CPU of the running task. Freed frames go to its per-CPU sets.
     pub cpu: usize,
     /// Processes that map each folio, and the cost of finding their entries.
     pub mappings: Mappings,
     costs: Costs,
     /// Zone (node, index) at which root reclaim stops when the zone, or one below it, is balanced.
     pub watch_zone: Option<(usize, usize)>,
-    /// Counts of pages that come and go by place, if they are recorded.
+    /// Counts of pages that come in and go out by address, if they are recorded.
     pub heat: Option<Box<super::heat::Heat>>,
     /// Frames taken from the lowest zone at the start.
     pub pinned: Vec<Pfn>,
@@ -119,7 +121,8 @@ impl Outflow {
         }
     }
 
-    /// Lets compressed memory take a frame for every few pages stored, and give it back.
+    /// Takes a frame for compressed memory, or gives one back, so that a frame holds about `ratio`
+    /// stored pages.
     pub fn settle_pool(&mut self) {
         let ratio = self.swap.as_ref().map_or(0.0, |d| d.ratio);
         if ratio <= 0.0 {
@@ -127,8 +130,8 @@ impl Outflow {
         }
         let (stored, pool) = (self.stored.slots() as f64, self.pool.len() as f64);
         if stored > pool * ratio {
-            // Movable, as in the kernel. Each unmovable frame would break into a block of another
-            // type.
+            // The frame is movable, as in the kernel. An unmovable frame could break into a block
+            // of movable frames.
             let gfp = Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT).with(Gfp::MEMALLOC);
             let request = Request::new(gfp, Order::ZERO);
             let request = Request { reclaiming: true, ..request };
@@ -215,9 +218,10 @@ pub(super) fn place_of(file: FileId, page: u64) -> u64 {
 }
 
 impl Outflow {
-    /// Returns whether a page of shared memory stays in memory, and unmaps it then. Without a slot
-    /// the file system has to write the page, and the task may not enter any. The kernel unmaps
-    /// such a page before it finds this out, and keeps it (`shrink_page_list`).
+    /// Returns whether a page of shared memory stays in memory. A page that stays is unmapped.
+    /// Without a slot the file system has to write the page, and the task may not enter file
+    /// systems. The kernel unmaps such a page before it finds this out, and keeps it
+    /// (`shrink_page_list`).
     fn keeps(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
         let (mm, vpn) = cx.folios.owner(pfn);
         let w = cx.folios.word(pfn);
@@ -322,8 +326,8 @@ mod tests {
     use super::super::testing::machine;
     use super::*;
 
-    /// Creates a space with one page of each kind, all touched. A kind has the number of processes
-    /// that map it.
+    /// Creates a space with one page of each kind, all touched. Each kind comes with the number of
+    /// processes that map it.
     fn touched(kinds: &[(Backing, u32)]) -> (Mem, usize) {
         let mut mem = machine().mem;
         let regions: Vec<Region> = kinds

@@ -1,10 +1,10 @@
-//! Reclaim on the simulated machine: which task does it, how long it takes, and which tasks wait.
+//! Reclaim on the simulated machine: which task reclaims, how long that takes, which tasks wait.
 //!
 //! A task and kswapd reclaim in batches, as many pages as the kernel takes off a list at a time.
 //! Each batch happens at one moment of virtual time. The cost model turns the engine's counters for
-//! the batch into time. The next batch follows after that time. Meanwhile other threads run: they
-//! touch pages, reclaim, find freed pages, and writes end. The part under the lru lock makes the
-//! next batch on that lruvec wait. The waits of reclaimers are in `waits`.
+//! the batch into time. The next batch follows after that time. Meanwhile other threads touch
+//! pages, reclaim and find freed pages, and writes end. The part under the lru lock makes the next
+//! batch on that lruvec wait. The waits of reclaimers are in `waits`.
 
 use std::sync::Arc;
 
@@ -22,22 +22,22 @@ use super::mem::{Fault, Mem, cx};
 use super::task::{Run, Task, Under};
 use super::tracepoints::Doer;
 
-/// Most rounds of reclaim in one fault: the rounds after which hope is given up, and one more.
+/// Rounds of reclaim in a row after which a task that makes progress gives up its CPU once.
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
-/// Frames looked at for a slot to take back.
+/// Frames that one call of [`Mem::recover_slots`] looks at.
 const RECOVER_FRAMES: u32 = 1024;
 
 impl Mem {
-    /// Returns the memcg that has no room for `pages` more, of `memcg` and those above it.
+    /// Returns the lowest memcg without room for `pages` more, of `memcg` and the memcgs above it.
     pub(super) fn full(&self, memcg: usize, pages: u64) -> Option<usize> {
         let full = self.out.groups.full(MemcgId(memcg as u16 + 1), pages)?;
         Some(usize::from(full.0) - 1)
     }
 
-    /// Returns how many of `pages` fit, and the cost in nanoseconds. If they do not fit, the
-    /// running task reclaims one batch. `out.patience` then has the time to try again, or none if
-    /// that is of no use. `goes_on`: the task tries again as soon as that batch is done. `fs`: the
-    /// task may enter file systems.
+    /// Makes room for `pages` of a memcg. Returns `pages` if there is room, else 0, and the cost in
+    /// nanoseconds. Without room the running task waits, or reclaims one batch. With `goes_on` set,
+    /// the task tries again when that batch is done. Otherwise `out.patience` is the time to try
+    /// again, or none if no wait can help. `fs`: the task may enter file systems.
     pub(super) fn make_room(&mut self, now: u64, memcg: usize, pages: u64, fs: bool) -> (u64, u64) {
         self.out.patience = None;
         if self.still_waits(now) {
@@ -86,20 +86,21 @@ impl Mem {
         (if fits { pages } else { 0 }, cost)
     }
 
-    /// Returns whether there is a frame, and keeps it for the caller. Given back, it would be in a
-    /// CPU's set, and the next look at the watermark would not count it.
+    /// Takes a frame into `held` for the caller. Returns whether there was one. A frame that is
+    /// given back lies in a per-CPU set. There a check of the watermark does not count it.
     fn found_frame(&mut self) -> bool {
         self.held = self.alloc();
         self.held.is_some()
     }
 
-    /// Decides how a task goes on that has reclaimed and looks for room again.
+    /// Decides how a task goes on after a run of reclaim.
     fn after_run(&mut self, now: u64, run: &Run, memcg: usize) {
         let task = self.task();
         task.rounds += 1;
         let (rounds, drained) = (task.rounds, task.drained);
         if run.from.is_none() && run.freed > 0 {
-            // At a memcg's limit, rounds without progress are counted until there is room.
+            // At a memcg's limit, only room ends the count of rounds without progress
+            // (`make_room`).
             task.hope = Hope::default();
         }
         if run.freed > 0 || (run.from.is_some() && self.full(memcg, 1).is_none()) {
@@ -127,13 +128,14 @@ impl Mem {
         match self.hope(now) {
             Verdict::Retry => self.goes_on = !self.waits_for_progress(now, run),
             Verdict::Wait(ms) => self.begin_wait(now, ms),
-            // An OOM kill meanwhile may have left enough for two (`__alloc_pages_may_oom` tries
-            // once more).
+            // An OOM kill may have freed memory meanwhile, so the task looks once more, as
+            // `__alloc_pages_may_oom` does.
             Verdict::GiveUp => self.goes_on = self.has_enough(memcg),
         }
     }
 
-    /// Returns whether there is room after all for the memcg's tasks: a zone is at its high mark.
+    /// Returns whether there is room after all: the memcg is not full, and some zone is above its
+    /// high watermark.
     fn has_enough(&self, memcg: usize) -> bool {
         let fine = |node| self.is_fine(node).0;
         self.full(memcg, 1).is_none() && (0..self.nodes.len()).any(fine)
@@ -153,9 +155,9 @@ impl Mem {
         &mut self.tasks[task]
     }
 
-    /// Judges whether a reclaimer that freed nothing retries, waits or gives up, by the kernel's
-    /// rule. The treatments of dirty pages differ in the wait for file pages to be written. The
-    /// multi-gen LRU of 6.18 retries without waiting. The classic LRU and 7.2's wait.
+    /// Judges whether a reclaimer that freed nothing retries, waits or gives up, by the rule
+    /// `reclaim.oom`. By `rounds`, the multi-gen LRU of 6.18 (`dirty=k618`) does not wait for file
+    /// pages to be written. The classic LRU and 7.2's do.
     fn hope(&mut self, now: u64) -> Verdict {
         let files = self.out.cache.writing();
         let count = |e| self.stat.get(e);
@@ -208,8 +210,8 @@ impl Mem {
         }
     }
 
-    /// Does one batch of a run, or the rest of a pass if it is not `timed`. Returns the cost, and
-    /// whether the run is over.
+    /// Does one batch of a run. Without `timed` it does the rest of a pass on one node. Returns the
+    /// cost, and whether the run is over.
     fn batch(&mut self, now: u64, run: &mut Run, timed: bool) -> (u64, bool) {
         let by_batch = self.notes_by_batch();
         let mut cost = 0;
@@ -267,14 +269,14 @@ impl Mem {
         (cost, over)
     }
 
-    /// Returns whether each batch over the lists notes the state of the node. Otherwise a pass of
-    /// kswapd does.
+    /// Returns whether each batch sets the node's flags from the pages that it met. Otherwise only
+    /// a whole pass of kswapd does.
     pub(super) fn notes_by_batch(&self) -> bool {
         self.tun.lru == LruKind::Classic && self.tun.reclaim.notes == NodeNotes::Batch
     }
 
-    /// Does one pass at the priority in `sc`, in one moment. Returns the cost. `out.freed` is the
-    /// yield.
+    /// Does one pass at the priority in `sc`, in one moment. Returns the cost. `out.freed` is then
+    /// the number of pages freed.
     pub fn shrink(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) -> u64 {
         self.begin_reclaim(now);
         let mut under = Under::new(sc.clone(), (self.here(), self.nodes.len()), false);
@@ -288,7 +290,7 @@ impl Mem {
         cost
     }
 
-    /// Prepares the first pass of a run.
+    /// Prepares a run of reclaim, or a pass of kswapd: takes slots back and empties the pagevecs.
     pub(super) fn begin_reclaim(&mut self, now: u64) {
         self.recover_slots(now);
         let cx = cx!(self, now);
@@ -328,8 +330,8 @@ impl Mem {
         if done {
             under.node = ((node + 1) % self.nodes.len(), left - 1);
             if left > 1 && self.tun.lru == LruKind::Classic {
-                // The target holds for each node (`shrink_node`). Generations count what all nodes
-                // have given.
+                // With the classic lists the target holds for each node (`shrink_node`). With
+                // generations the pages of all nodes count together.
                 under.sc.reclaimed = 0;
             }
         }
@@ -348,7 +350,7 @@ impl Mem {
             self.nodes[node].lru.shrink(&cx, sc, &mut self.out);
             return;
         };
-        // Each run goes on below `top` where the last one stopped.
+        // Each pass begins at the memcg below `top` at which the last one stopped.
         let all = self.memcgs.len();
         let mut seen = sc.is_paused();
         if !seen {
@@ -381,7 +383,7 @@ impl Mem {
     }
 
     /// Computes how much of each memcg is spared in reclaim from `top`. With `forced` soft
-    /// protection does not count. Returns whether any memcg is spared for soft protection alone.
+    /// protection does not count. Returns whether soft protection spares any memcg.
     pub(super) fn protect(&mut self, top: Option<usize>, forced: bool) -> bool {
         self.protection.resize(self.memcgs.len(), Protection::default());
         if !self.out.groups.any_protected() {
@@ -406,9 +408,9 @@ impl Mem {
         spared
     }
 
-    /// Reclaims in a task whose memcg, or one above it, is above its `high`, and delays the task.
-    /// The delay grows with the excess. A task that still waits for room has been charged nothing,
-    /// and gets no delay on top.
+    /// Reclaims in a task if its memcg, or one above it, is over `high`. Then delays the task; the
+    /// delay grows with the excess. A task without room is not delayed, because it was charged
+    /// nothing.
     pub(super) fn hold_above_high(&mut self, now: u64, memcg: usize, fault: Fault) -> Fault {
         let group = MemcgId(memcg as u16 + 1);
         let lacks_room = self.lacks_room() || matches!(fault, Fault::NoMemory(_) | Fault::Again(_));
@@ -438,8 +440,8 @@ impl Mem {
         Fault::Wait { until_ns: until.max(now + cost_ns) + delay, cost_ns }
     }
 
-    /// Returns whether all files and all free frames of a node would not balance it. Reclaim then
-    /// leaves files alone.
+    /// Returns whether a node's file pages and free frames together are too few to balance it.
+    /// Reclaim then leaves files alone.
     fn files_are_few(&self, node: usize) -> bool {
         let files: u64 = self.lists(Some(node)).map(|l| l.lruvec.total(LruType::File)).sum();
         let zones = self.out.frames.zones().iter().map(|z| z.state());
@@ -447,16 +449,16 @@ impl Mem {
         files <= high && files + self.free_on(Some(node)) <= high
     }
 
-    /// Ends a run of reclaim, from one node or from all. The classic LRU then begins anew to look
-    /// for refaults among the young.
+    /// Ends a run of reclaim, from one node or from all. The classic LRU then counts anew the
+    /// refaults that let the next run shrink active lists.
     pub(super) fn end_reclaim(&self, node: Option<usize>) {
         self.lists(node).for_each(|l| l.lruvec.end_reclaim());
     }
 
-    /// Ends a run of the kswapd of a node. A task frees 32 pages in a run on any machine, kswapd a
-    /// share of memory. On the machine that this one stands for, one run frees `time_scale` times
-    /// as many pages. So that many runs here count as one there. A run that found nothing to free
-    /// counts as one on both.
+    /// Ends a run of the kswapd of a node. A task frees one batch in a run on any machine, but
+    /// kswapd frees a share of memory. On the machine that this one stands for, a run of kswapd
+    /// frees `time_scale` times as many pages. So `time_scale` runs here count as one run there. A
+    /// run that found nothing to free counts as one on both machines.
     pub(super) fn end_kswapd_run(&mut self, node: usize, freed: u64) {
         let runs = &mut self.nodes[node].runs;
         *runs += 1;
@@ -466,8 +468,8 @@ impl Mem {
         }
     }
 
-    /// Takes slots back from resident pages while swap is more than half full, as the kernel does
-    /// when it looks for a free one. Each call begins where the last one ended.
+    /// Takes slots back from resident pages while swap is more than half full. The kernel does so
+    /// when it looks for a free slot. Each call begins where the last one ended.
     fn recover_slots(&mut self, now: u64) {
         let full = self.out.swap.is_some() && self.out.stored.is_scarce();
         self.out.stored_here = false;
@@ -476,8 +478,8 @@ impl Mem {
         }
         let frames = self.folios.frames();
         for looked in 0..frames {
-            // Looks at more frames when there is no other way to store anything. The next call goes
-            // on.
+            // If swap has no room, the call looks at up to eight times as many frames. The next
+            // call goes on from there.
             let enough = self.out.stored.has_room() || looked >= 8 * RECOVER_FRAMES;
             if looked >= RECOVER_FRAMES && enough {
                 break;
@@ -495,7 +497,7 @@ impl Mem {
     }
 
     pub(super) fn fold(&mut self) {
-        // The classic LRU reads memcg counters that are settled only now and then.
+        // The classic LRU reads memcg counters that are folded only now and then.
         if self.tun.classic.fold > 0 {
             self.next_fold = self.next_fold.saturating_sub(1);
             if self.next_fold == 0 {

@@ -1,10 +1,11 @@
 //! The clock and the scheduler: which thread runs where and when, and what each thread waits for.
 //!
 //! Invariants
-//! * SCHED-1: a thread is in exactly one state. It is on a CPU (an event `Run`), in the queue of
-//!   runnable threads, waiting (an event `Wake`, a barrier, the start), or ended.
-//! * SCHED-2: events happen in the order of their times. Of events at one time the one that was
-//!   asked for first happens first.
+//! * SCHED-1: a thread is in exactly one of four states. It is on a CPU (an event `Run`). It is in
+//!   the queue of runnable threads. It waits (an event `Wake`, a barrier, a log, the start). It has
+//!   ended.
+//! * SCHED-2: events happen in the order of their times. Of events at one time, the one that was
+//!   scheduled first happens first.
 //! * SCHED-3: a CPU runs one thread at a time.
 
 use std::cmp::Reverse;
@@ -27,7 +28,8 @@ use super::proactive::Command;
 use super::tracepoints::Doer;
 use crate::workload::{KINDS, Program, Step};
 
-/// Most nanoseconds that a thread runs ahead of the clock through pages that are in memory.
+/// Nanoseconds for which a thread runs ahead of the clock, while it computes or touches pages in
+/// memory. Only one long computation goes beyond that.
 pub const SLICE_NS: u64 = 50_000;
 /// Nanoseconds that a thread keeps a CPU for which others wait.
 const QUANTUM_NS: u64 = 1_000_000;
@@ -65,14 +67,16 @@ pub(super) struct Thread {
     /// Number of operations done.
     pub(super) ops: u64,
     pub(super) ended: bool,
-    /// Address space that ends with the thread when memory runs out.
+    /// Address space of the thread's process. An OOM kill frees it, and ends all threads of the
+    /// process.
     pub(super) home: usize,
     /// State or wait of the thread, for error messages.
     pub(super) waits_for: &'static str,
     pub(super) doing: Doing,
-    /// Time at which the thread last began to reclaim.
+    /// Time of the last fault that reclaimed before it ended. A later wait sets it to `u64::MAX`,
+    /// so that a pending `Reclaimed` has no effect.
     pub(super) reclaims: u64,
-    /// Index of the step whose write was counted.
+    /// Index of the write step that was last counted ([`Thread::write_pause`]).
     pub(super) counted: usize,
     /// Record in a log for which the thread waits; 0 if it waits for none.
     pub(super) record: u64,
@@ -194,7 +198,7 @@ impl Machine {
         self.names = names;
     }
 
-    /// Records that a thread does something else from now on.
+    /// Records for the pressure accounting that a thread does something else from now on.
     pub(super) fn does(&mut self, id: usize, doing: Doing) {
         let was = std::mem::replace(&mut self.threads[id].doing, doing);
         if was != doing {
@@ -205,7 +209,7 @@ impl Machine {
         }
     }
 
-    /// Records that kswapd begins to work, or ends.
+    /// Records for the pressure accounting that kswapd begins to work, or ends.
     pub(super) fn kswapd_works(&mut self, works: bool) {
         let (from, to) = (Doing::Nothing, Doing::Stalls);
         let (from, to) = if works { (from, to) } else { (to, from) };
@@ -266,10 +270,10 @@ impl Machine {
         }
     }
 
-    /// Runs the machine to the end.
+    /// Runs the machine to the end. Returns the outcome, the memory, and the time at the end.
     ///
     /// # Errors
-    /// Threads wait for each other for good, or the run does not end.
+    /// Threads wait for each other for good, the run does not end, or memory under Ebb runs out.
     pub fn run(mut self) -> Result<(Outcome, Mem, u64), String> {
         while self.ended < self.measured && !self.stopped {
             let Some(Reverse((time, _, event))) = self.heap.pop() else {
@@ -278,7 +282,7 @@ impl Machine {
             if let Some(why) = self.failed {
                 return Err(format!("{why}: {}", self.who_waits()));
             }
-            // A thread runs ahead of the clock, so the clock may be later than the event.
+            // A thread runs ahead of the clock, so `now` may be later than the event.
             self.at_once = if time > self.moment { 0 } else { self.at_once + 1 };
             self.moment = time;
             self.now = time;
@@ -308,7 +312,7 @@ impl Machine {
                 }
                 Event::Kswapd(node, turn) => self.kswapd(node, turn),
                 Event::Flusher(turn) if turn == self.flush_turn => self.flush(),
-                // The flusher was asked for an earlier time and has run then.
+                // A later request of the flusher has replaced this event.
                 Event::Flusher(_) => {}
                 Event::Command(i) => self.carry_out(i),
                 Event::Sample => self.sample(),
@@ -351,7 +355,8 @@ impl Machine {
         }
     }
 
-    /// Turns the actions of memory into events.
+    /// Schedules events for the effects of a step on memory: ends of writes, turns of the flusher
+    /// and of kswapd.
     pub(super) fn after(&mut self) {
         if !self.mem.out.started.is_empty() {
             for (done, pfn) in std::mem::take(&mut self.mem.out.started) {
@@ -393,7 +398,7 @@ impl Machine {
             return;
         }
         self.does(thread, Doing::Works);
-        // Takes the CPU that has been free the longest. Of equals it takes the lowest.
+        // The thread takes the CPU that has been free the longest; of equals, the lowest.
         let best = (0..self.idle.len()).min_by_key(|&i| self.idle[i]);
         match best {
             Some(i) => {
@@ -437,8 +442,8 @@ impl Machine {
             return;
         }
         if self.threads[id].ran_ns >= QUANTUM_NS && !self.queue.is_empty() {
-            // The thread gives way here and not at the end of a slice, which is ahead of the clock.
-            // A CPU that is free before then would take the thread back in time.
+            // The thread gives way at the start of a slice, because its end is ahead of the clock.
+            // A CPU that is free before that end would take the thread back in time.
             self.queue.push_back(id);
             self.release(cpu, t);
             return;
@@ -587,8 +592,8 @@ mod tests {
         }
         m.begun_ns = Some(0);
         let (outcome, _, now) = m.run().unwrap();
-        // The work is five times 14 ms on two CPUs. An operation that began after its end would be
-        // endless.
+        // The work is five times 14 ms on two CPUs. If time ran back, the latency of an operation
+        // would have no bound.
         assert!((35_000_000..37_000_000).contains(&now), "{now}");
         let longest = outcome.latency[0].quantile(1.0);
         assert!((7_000..10_000_000).contains(&longest), "{longest}");

@@ -62,8 +62,8 @@ pub trait Policy {
     fn heap_bytes(&self) -> usize;
 }
 
-/// A policy during a replay. It takes the trace in chunks, so that dispatch costs nothing per
-/// access.
+/// A policy during a replay. It takes the trace in chunks, so there is one dynamic call for each
+/// chunk and not for each access.
 pub trait Replay: Send {
     /// Replays a chunk and returns the number of misses. `next[i]` is the number of the next access
     /// to the page of `chunk[i]`, or [`NEVER`]. `next` is empty unless [`PolicyInfo::needs_future`]

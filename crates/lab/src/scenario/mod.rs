@@ -4,7 +4,7 @@
 //! line. A wrong key or value gives an error with the line and the nearest right name.
 //!
 //! A file says where each parameter comes from: the publication, the rule that scales it down, or a
-//! choice made here. No parameter is fitted to the published effect.
+//! choice made here. A published figure that set a parameter is marked `calibration`.
 
 mod build;
 mod builtin;
@@ -86,12 +86,11 @@ pub struct MachineSpec {
     #[serde(default = "one")]
     pub nodes: u32,
     /// Gigabytes of the real machine that the frames stand for. The kernel derives some sizes from
-    /// a machine's memory: the free memory it keeps, and the frames that each CPU holds. With this
-    /// key these are the sizes of the real machine, scaled down with it. Absent: the machine is as
+    /// a machine's memory: the free memory it keeps, and the frames each CPU holds. With this key
+    /// the sizes of the real machine are scaled down as its memory is. Absent: the machine is as
     /// large as its frames.
     pub gb: Option<f64>,
-    /// The machine stands for a node other than the first: low zones are known, but are on another
-    /// node.
+    /// The machine stands for a node other than the first: low zones exist, but on another node.
     #[serde(default)]
     pub second_node: bool,
     /// Frames of a DMA zone below the Normal zones; 0: no such zone.
@@ -102,9 +101,9 @@ pub struct MachineSpec {
     /// Frames that are allocated from the start and never freed.
     #[serde(default)]
     pub reserved: u32,
-    /// Device for anonymous pages; none: they cannot be swapped out.
+    /// Device for anonymous pages; none: no anonymous page can be swapped out.
     pub swap: Option<DeviceSpec>,
-    /// Device with the files.
+    /// Device with the files; absent: `nvme`.
     pub disk: Option<DeviceSpec>,
     /// When dirty file pages are written.
     #[serde(default)]
@@ -277,7 +276,8 @@ pub struct CaseSpec {
     pub set: Vec<String>,
     /// Metric to compare, if it is not the scenario's.
     pub metric: Option<String>,
-    /// Whether a higher value of this metric is better, if the scenario's answer is different.
+    /// Whether a higher value of this metric is better, if it differs from the scenario's
+    /// `higher_is_better`.
     pub higher_is_better: Option<bool>,
     /// Quantity that the lab measures, for rows whose different metrics are equal by definition.
     /// Such rows have one vote together ([`rule`](crate::experiment::rule)).
@@ -340,8 +340,7 @@ pub struct Scenario {
     pub title: String,
     /// Publication with the result.
     pub source: String,
-    /// One of the five bodies of published work, to which the scenario belongs; none: the scenario
-    /// is the user's own.
+    /// Body of published work to which the scenario belongs; none: the scenario is the user's own.
     pub topic: Option<Topic>,
     /// Hardware of the machine.
     pub machine: MachineSpec,

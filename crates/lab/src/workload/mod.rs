@@ -1,8 +1,9 @@
 //! Workloads: streams of steps for the simulated machine.
 //!
-//! Owns the generators, under the names and with the parameters of their field, and the steps they
-//! are made of. A generator sees only its own random numbers, never the machine. With one seed it
-//! asks for one sequence of steps, whatever reclaim does. That makes pairs of runs comparable.
+//! Owns the generators and the steps that they produce. The generators and their parameters have
+//! the names of the literature. A generator sees only its own random numbers, never the machine.
+//! With one seed it produces one sequence of steps, whatever reclaim does. That makes pairs of runs
+//! comparable.
 
 pub mod apps;
 mod arena;
@@ -40,8 +41,8 @@ pub enum Step {
         /// Kind of access.
         access: Access,
     },
-    /// Announces that the touches of `pages` pages from here on are one request. The missing ones
-    /// are read together.
+    /// Announces that the touches of `pages` pages from `page` on are one request. Missing pages of
+    /// a request are read together.
     Ahead {
         /// First page.
         page: u32,
@@ -97,7 +98,7 @@ pub enum Step {
     Logged {
         /// Number of the log.
         log: u16,
-        /// Number of records that are on the device now.
+        /// Number of transactions whose records are on the device now.
         upto: u64,
     },
 }
@@ -110,8 +111,8 @@ pub trait Program: Send {
     /// Appends the next steps. A program that appends none has ended.
     fn fill(&mut self, steps: &mut Vec<Step>);
 
-    /// Returns the group whose barriers the thread waits at, so that no thread waits there for one
-    /// that was killed.
+    /// Returns the group at whose barriers the thread waits. If the thread is killed, these
+    /// barriers do not wait for it.
     fn group(&self) -> Option<u16> {
         None
     }

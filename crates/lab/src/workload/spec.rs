@@ -1,4 +1,4 @@
-//! Workloads as scenarios write them, and the spaces and threads that they make.
+//! Workloads as scenario files describe them, and the spaces and threads that workloads make.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -50,7 +50,7 @@ pub struct WorkloadSpec {
     pub allocation: Option<Allocation>,
 }
 
-/// Parts of a space.
+/// An address space of a plan.
 #[derive(Clone, Debug)]
 pub struct SpaceSpec {
     /// Memcg to which the pages belong.
@@ -72,13 +72,13 @@ pub struct ThreadSpec {
 /// A log to which transactions are committed.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSpec {
-    /// Space of the log's file. All of it is used in turn.
+    /// Space of the log's file. The writer goes through its pages in turn, again and again.
     pub space: u16,
     /// Pages of the file.
     pub size: u32,
     /// Pages of a transaction's records.
     pub pages: u32,
-    /// Nanoseconds of the writer for a transaction.
+    /// Nanoseconds that the writer computes for each transaction.
     pub ns: u32,
 }
 
@@ -89,7 +89,7 @@ pub struct Plan {
     pub spaces: Vec<SpaceSpec>,
     /// Threads in order.
     pub threads: Vec<ThreadSpec>,
-    /// Number of barriers handed out.
+    /// Number of groups of barriers handed out.
     pub groups: u16,
     /// Logs in order.
     pub logs: Vec<LogSpec>,
@@ -141,7 +141,7 @@ impl Plan {
         (self.logs.len() - 1) as u16
     }
 
-    /// Returns the number of a new barrier.
+    /// Adds a group of barriers. Returns its number.
     pub fn group(&mut self) -> u16 {
         self.groups += 1;
         self.groups - 1
