@@ -141,8 +141,8 @@ impl Pool {
         self.divided |= self.edge < self.count;
     }
 
-    /// Records that the kernel has refused executable rights; for good, if `refused`. The plain part
-    /// has its rights.
+    /// Records that the kernel has refused executable rights; for good, if `refused`. The plain
+    /// part has its rights.
     pub fn rights_not_set(&mut self, refused: bool) {
         self.edge = self.edge.max(self.wished.take().unwrap_or(0));
         self.unsure = false;
