@@ -11,11 +11,11 @@
 //!   discarding. The pager may just have put a page in place of a guard, so the hook installs the
 //!   guards again.
 //! * `MADV_DONTFORK`, `MADV_WIPEONFORK`: at a fork the pager looks in the parent for ranges that
-//!   the child does not inherit. If a process has no agent, the pager may not know which process
-//!   that is. The child would then inherit stored pages that it must not have. The hook therefore
-//!   brings the pages back first, and they stay in memory. If a thread gives this advice, or
-//!   withdraws it (`MADV_DOFORK`, `MADV_KEEPONFORK`), during a fork, the pager would apply it to
-//!   that fork. Advice therefore waits for forks, and forks wait for advice ([`crate::passing`]).
+//!   the child does not inherit. If the parent has no agent, the pager may not know which process
+//!   the parent is. The child would then inherit stored pages that it must not have. The hook
+//!   therefore brings the pages back first, and they stay in memory. The pager would apply advice
+//!   that is given or withdrawn (`MADV_DOFORK`, `MADV_KEEPONFORK`) during a fork to that fork.
+//!   Advice therefore waits for forks, and forks wait for advice ([`crate::passing`]).
 
 use crate::own::own_or_join;
 use crate::passing::between_forks;
@@ -40,7 +40,8 @@ struct Range {
     len: usize,
 }
 
-/// Returns whether the pager receives events, which it does even for a child without an agent.
+/// Returns whether the pager receives the events of this process. It receives those of a child
+/// without an agent, too.
 fn is_heard() -> bool {
     own_or_join();
     AGENT.stage.load(Acquire) == PRESENT

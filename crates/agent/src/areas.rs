@@ -19,8 +19,8 @@ struct Job<'a> {
     each: &'a mut dyn FnMut(Area),
 }
 
-/// Calls `each` with every area, in another thread, for which this one waits. If the list cannot be
-/// read, `each` is not called.
+/// Calls `each` with every area, on another thread, and waits for that thread. If the list cannot
+/// be read, does not call `each`.
 pub fn for_each(each: &mut dyn FnMut(Area)) {
     // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE
     // SAFETY: a fresh mapping at an address of the kernel's choice.

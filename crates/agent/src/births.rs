@@ -1,6 +1,7 @@
-//! Makes each new thread run a few steps of the agent's before its own function. Only in the new
-//! thread is the address of its descriptor known for certain. The variable that `pthread_create`
-//! writes the handle to may be gone when that returns, because a detached thread may have freed it.
+//! Makes each new thread run a few steps of the agent before the thread's own function. Only the
+//! new thread knows the address of its descriptor for certain. The variable to which
+//! `pthread_create` writes the handle may be gone when that call returns. A detached thread may
+//! have freed it.
 //!
 //! The functions run on the program's own threads and allocate none of the program's memory. The
 //! records are static. If more threads start at a time than there are records, the kernel gives
@@ -46,7 +47,7 @@ static FIRST: Page =
 
 core::arch::global_asm!(
     // The new thread comes here with its record. It goes on in the program's own function as if the
-    // C library had called that: on the same stack, with the same argument, and without a frame in
+    // C library had called it. The function has the same stack and argument, and no frame lies in
     // between.
     ".hidden ebb_thread_begins",
     ".globl ebb_thread_begins",

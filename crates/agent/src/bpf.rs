@@ -13,7 +13,7 @@ pub struct Instruction {
     k: u32,
 }
 
-/// Returns whether a process behind the filter may try to join: the filter answers no call of a
+/// Returns whether a process behind the filter may try to join. The filter must answer no call of a
 /// join with a signal or the end of the process.
 pub fn lets_join(program: &[Instruction]) -> bool {
     CALLS.iter().all(|&(number, args)| lets_live(program, number, args))

@@ -2,8 +2,9 @@
 //! slot of a shared table and discards the page of the slot's doorbell. The discard returns when
 //! the pager has read the event.
 //!
-//! * CALL-1: the thread waits for a slow pager. It repeats a call that is not answered. It gives up
-//!   only if no process has the userfaultfd any more, or if that has been unknown for long.
+//! * CALL-1: the thread waits for a slow pager. It repeats an unanswered call, except one for a new
+//!   area, which the pager also finds by scanning. It gives up only if no process has the
+//!   userfaultfd any more, or if that has been unknown for long.
 
 use crate::protocol::{
     ASK_MANAGE, CALL_AGE_MAX_S, CALL_ANSWERED, CALL_FREE, CALL_MADE, Call, DOORBELLS, Shared, State,
@@ -21,14 +22,14 @@ const MADV_DONTNEED: usize = 4;
 const STEP: Timespec = Timespec { seconds: 0, nanoseconds: 200_000_000 };
 const STEPS_MAX: u32 = 50;
 const _: () = assert!(STEPS_MAX / 5 < CALL_AGE_MAX_S);
-/// Interval at which a thread looks for a free slot, and number of looks after which it checks that
-/// the pager still lives.
+/// Interval at which a thread looks for a free slot. After `PAUSES` looks it checks that the pager
+/// still lives.
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 2_000_000 };
 const PAUSES: u32 = 100;
 
 /// Reason why a call has no answer.
 enum Unanswered {
-    /// There was no free slot, another thread got the slot, or the answer took too long.
+    /// No slot was free, another thread took over the slot, or the answer took too long.
     Yet,
     /// The pager is gone, or cannot be called.
     Ever,
@@ -157,9 +158,9 @@ fn is_over(unknown: &mut u32) -> bool {
     gone.unwrap_or(*unknown >= STEPS_MAX)
 }
 
-/// Returns whether no process has this address space's userfaultfd any more, so that another one
-/// can register the doorbells. The check opens a descriptor for a moment, so callers make it only
-/// if needed. Returns None if no descriptor can be had.
+/// Returns whether no process has this address space's userfaultfd any more. In that case another
+/// userfaultfd can register the doorbells. The check opens a descriptor for a moment, so callers
+/// make it only if needed. Returns None if no descriptor can be had.
 fn is_pager_gone() -> Option<bool> {
     let (start, len) = (AGENT.pool_start.load(Relaxed), AGENT.pool_len.load(Relaxed));
     let doorbells = DOORBELLS as u64 * 4096;

@@ -1,13 +1,12 @@
-//! Starts programs that the agent cannot follow without the agent, by leaving its file out of
-//! `LD_PRELOAD`.
+//! Leaves the agent's file out of `LD_PRELOAD` for programs that the agent cannot follow.
 //!
-//! Behind a strict filter the agent would have such a program killed ([`crate::filter`]). After a
-//! change of user, root or mounts the program may not reach the agent's file. The loader would then
-//! complain on the program's standard error.
+//! Behind a strict filter the agent's system calls would get such a program killed
+//! ([`crate::filter`]). After a change of user, root or mounts the program may not reach the
+//! agent's file. The loader would then complain on the program's standard error.
 //!
-//! The hooks run on the program's own threads, and in children of `vfork`. They allocate nothing
-//! and change nothing of the parent's. An environment that is too large to be copied is passed on
-//! unchanged.
+//! The hooks run on the program's own threads, and in children of `vfork`. They allocate nothing,
+//! and change none of the parent's memory. An environment that is too large to be copied is passed
+//! on unchanged.
 
 use crate::filter;
 use crate::preload::set_errno;
@@ -32,8 +31,8 @@ struct Without {
 }
 
 /// Has `start` start a program with this environment, or with a copy of it without the agent. The
-/// copy takes much stack, and a crashing program may have little left. Only `start_without` uses
-/// that much.
+/// copy takes much stack, and a crashing program may have little left. So only `start_without`
+/// makes room for it.
 ///
 /// # Safety
 /// `environment` is a null-ended array of C strings.
@@ -84,7 +83,7 @@ pub fn leave_out() {
     let mut agent = [0; PATH_MAX + 8];
     let Some(agent) = agent_file(&mut agent) else { return };
     // SAFETY: this is the program's own environment. A list that names the agent was made by `ebb
-    // run` or copied from such a list, so it is writable. It becomes no longer.
+    // run` or copied from such a list, so it is writable. The list does not grow.
     unsafe {
         let Some((_, list)) = find_list(environ) else { return };
         if !elements(list).any(|element| element == agent.to_bytes()) {
@@ -208,8 +207,7 @@ fn agent_file(buffer: &mut [u8; PATH_MAX + 8]) -> Option<&CStr> {
     CStr::from_bytes_until_nul(buffer).ok()
 }
 
-/// Returns whether a program started now could read the file. If that cannot be found out, the
-/// answer is yes.
+/// Returns whether a program started now could read the file. Returns true if that is unknown.
 fn is_reachable(file: &CStr) -> bool {
     /// Arguments of `faccessat2`: AT_FDCWD, R_OK, AT_EACCESS.
     const HERE: usize = -100isize as usize;

@@ -1,9 +1,9 @@
 //! Checks the seccomp filters that the program gives itself: whether they let a forked child join.
 //!
-//! A filter may answer a call with the end of the process, or with a signal that the program takes
-//! for a fault of its own. Each filter that passes a hook is therefore run on the calls that
-//! joining makes ([`crate::bpf`]). Joining copes with an answer that is an error. A filter that
-//! answers with worse is strict.
+//! A filter may answer a call with the end of the process. It may also answer with a signal that
+//! the program takes for a fault of its own. The hooks therefore run each filter on the calls that
+//! a join makes ([`crate::bpf`]). A join copes with an answer that is an error. A filter with a
+//! worse answer is strict.
 //!
 //! * FILTER-1: behind a strict filter a child makes no calls to join, and a started program gets no
 //!   agent. The pager counts and reports their memory. One thread with such a filter is enough to
@@ -25,8 +25,8 @@ pub fn is_strict() -> bool {
 }
 
 /// Returns whether the filter that this process is about to install must be examined. Hooks ask
-/// before the filter is installed. Behind a filter that is already strict the agent does not even
-/// make this system call.
+/// before the filter is installed. Behind a filter that is already strict, this function makes no
+/// system call.
 pub fn is_to_be_looked_at() -> bool {
     !is_strict() && is_own_process()
 }

@@ -1,5 +1,5 @@
-//! Connects the agent's thread to the pager before it serves: it says hello and maps the shared
-//! memory.
+//! Connects the agent's thread to the pager before the thread serves: says hello and maps the
+//! shared memory.
 //!
 //! A new program connects to the socket that its environment names. A forked child may be unable to
 //! connect: it may already have another user, another root or other namespaces. It therefore makes
@@ -72,7 +72,7 @@ pub fn hello(kind: u32) -> Result<Line, u32> {
     Ok(Line { shared, socket, uffd })
 }
 
-/// Makes a pair of sockets and has the pager take one end. Returns the other end.
+/// Makes a pair of sockets and has the pager take one end by a call. Returns the other end.
 fn be_fetched() -> Result<usize, u32> {
     let mut ends = [0i32; 2];
     let at = ends.as_mut_ptr() as usize;

@@ -123,7 +123,7 @@ pub unsafe extern "C" fn mremap(
 const SET_DUMPABLE: usize = 4;
 
 /// Joins a forked child that has not joined yet before it makes itself undumpable by `prctl`. The
-/// pager cannot look into an undumpable process. It could not tell the child from the other
+/// pager cannot look into an undumpable process. So it could not tell the child from the other
 /// processes of its fork group.
 pub fn before_prctl(option: usize, value: usize) {
     if option == SET_DUMPABLE && value == 0 {
@@ -182,8 +182,8 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     -1
 }
 
-/// Hook before glibc's `mlockall`. The call must not fill the agent's own areas or lock pages in
-/// them.
+/// Hook before glibc's `mlockall`. The kernel must not fill the agent's own areas or lock pages
+/// there.
 ///
 /// # Safety
 /// As `mlockall`.

@@ -1,11 +1,10 @@
-//! Entry of the agent in a program that no loader brings it into: a static program, or one that
-//! runs already. The pager puts this image into the stopped program. One of the program's threads
-//! runs [`ebb_injected`] before it goes on.
+//! Entry of the agent in a static program, or in one that already runs. The pager puts this image
+//! into the stopped program. One of the program's threads runs [`ebb_injected`] before it goes on.
 //!
 //! * INJECTED-1: the image links nothing, and itself defines the functions that the compiler calls
-//!   (`memcpy` and the like). Of the program it uses only the environment, which it reads, and the
-//!   stack below the part in use.
-//! * INJECTED-2: the image has no hooks. The pager finds out which pages must stay (INJECTED-1 in
+//!   (`memcpy` and the like). It reads the arguments that the pager names, and runs on the stack
+//!   that the pager names.
+//! * INJECTED-2: the image has no hooks. The pager finds out which pages must stay (INJECT-1 in
 //!   `pager/src/inject.rs`).
 
 use crate::join::{join_forked, join_new};
@@ -29,7 +28,7 @@ global_asm!(
 
 /// Joins the pager. Returns [`JOINED`], an errno on failure, or 0 if the reason is unknown.
 /// `arguments` is the kernel's layout for a new program: argument count, arguments, a null, the
-/// environment. A forked child inherits the way to the pager from its parent.
+/// environment. In a forked child it is null, because the child inherits the parent's settings.
 extern "C" fn begin(arguments: *const usize) -> usize {
     if arguments.is_null() {
         return if join_forked().is_some() { JOINED } else { 0 };

@@ -1,9 +1,9 @@
 //! Joins a process to the pager: starts the agent's thread, which does the rest ([`crate::hello`]).
 //!
-//! The functions run on the program's own threads, before its code or in between, wherever `fork`
-//! may be called. They use no library function, no allocation and no lock. They leave the signal
-//! mask as it was and open no descriptor, not even for a moment. The agent's thread has its own
-//! descriptor table for that.
+//! The functions run on the program's own threads, before the program's code or in between,
+//! wherever `fork` may be called. They use no library function, no allocation and no lock. They
+//! leave the signal mask as it was and open no descriptor, not even for a moment. The agent's
+//! thread has its own descriptor table for that.
 //!
 //! * JOIN-1: a forked child has its own agent or none. If it cannot have one, it reports that to
 //!   the pager. If the pager does not even receive the report, the pager is dead, and nothing would
@@ -32,7 +32,8 @@ const LOOK: Timespec = Timespec { seconds: 0, nanoseconds: 100_000_000 };
 pub const AGENT_STACK_BYTES: usize = 40 << 10;
 
 /// Stack and thread block of the agent's thread. The pager never moves this memory out, because the
-/// mapping is shared. A forked child shares its parent's for a while, and then unmaps it.
+/// mapping is shared. A forked child shares its parent's mapping until it has an agent of its own,
+/// and then unmaps it.
 #[repr(C)]
 pub struct AgentStack {
     /// Thread block of zeros: a stack protector would read offset 0x28 of it.
@@ -90,7 +91,8 @@ impl AgentStack {
     }
 }
 
-/// Failure to join: an errno, and whether the agent's thread has already reported it to the pager.
+/// Failure to join: an errno, and whether the agent's thread has already reported the failure to
+/// the pager.
 struct Failure {
     reason: u32,
     told: bool,

@@ -12,15 +12,15 @@
 //!   loader (`injected.rs`). This image has no hooks.
 //!
 //! Rules for code inside the program:
-//! * AGENT-1: while it serves, the agent's thread accesses only its code, the agent's stack (stack
-//!   and thread block) and the memory shared with the pager. It never uses libc, the heap or
-//!   thread-local data. The pager can store any of those away, and the thread would then wait for
-//!   itself.
-//! * AGENT-2: the agent's thread has its own descriptor table (cloned without `CLONE_FILES`).
-//!   The userfaultfd and the line to the pager stay open even if the program closes all, so a fault
-//!   waits instead of reading zeros. The program never sees these descriptors in its own table. The
-//!   thread does not share root and working directory (`CLONE_FS`) either. The kernel refuses
-//!   another mount namespace to a thread that shares those.
+//! * AGENT-1: while it serves, the agent's thread accesses only three kinds of memory. They are its
+//!   code, the agent's stack (with the thread block) and the memory shared with the pager. The
+//!   thread never uses libc, the heap or thread-local data. The pager may have stored their pages,
+//!   and the thread would then wait for itself.
+//! * AGENT-2: the agent's thread has its own descriptor table (cloned without `CLONE_FILES`). The
+//!   userfaultfd and the line to the pager stay open even if the program closes all descriptors. So
+//!   a fault waits instead of reading zeros. The program never sees these descriptors in its own
+//!   table. The thread does not share root and working directory (`CLONE_FS`) either. The kernel
+//!   refuses another mount namespace to a thread that shares them.
 //! * AGENT-3: if the line to the pager breaks, the agent's thread kills the process. The program's
 //!   stored pages are lost with the pager.
 //! * AGENT-4: the agent's thread keeps none of the program's descriptors open. Otherwise readers of

@@ -1,9 +1,9 @@
 //! Implements `mlockall` without locking the agent's own areas.
 //!
-//! The kernel would fill the pool with empty pages, as many as the limit allows, and discards no
-//! locked page. Pages also move from a locked area to a locked pool, although the program was
-//! promised that they stay. The hook therefore marks areas as locked first, unlocks the pool, and
-//! then fills the areas that the kernel lists, one by one.
+//! The kernel would fill the pool with empty pages, as many as the limit allows. It discards no
+//! locked page. It would also let pages move from a locked area to a locked pool, although
+//! `mlockall` is to keep them. The hook therefore marks all areas as locked and unlocks the pool.
+//! It then fills the other areas of the kernel's list, one by one.
 
 use crate::areas::{self, Area};
 use crate::syscall::{self, call};

@@ -1,10 +1,10 @@
 //! Brings new areas under management at once.
 //!
-//! The pager finds new areas by scanning, which takes it a millisecond or more. Until then the
-//! program fills them at the kernel's speed, whatever the limit. Once management has begun, the
-//! hook announces an area that the program itself maps ([`crate::calls`]). The thread goes on when
-//! the area is registered. The C library's internal calls (malloc's for example) bypass the hook,
-//! so the pager finds those areas by scanning.
+//! The pager finds new areas by scanning, which takes a millisecond or more. Until then the program
+//! fills them at the kernel's speed, whatever the limit. Once management has begun, the hook
+//! announces an area that the program itself maps ([`crate::calls`]). The thread goes on when the
+//! area is registered. The C library's internal calls (malloc's for example) bypass the hook, so
+//! the pager finds those areas by scanning.
 //!
 //! Private memory of `/dev/zero` is anonymous, but its file keeps Ebb from paging it. The kernel
 //! takes the file for one of length zero and fills no page of it through a userfaultfd (EFAULT).
@@ -56,8 +56,8 @@ pub fn map(shared: Option<&Shared>, mut args: [usize; 6]) -> isize {
     unsafe { populate::map([at as usize, len, prot, over, args[4], offset]) }
 }
 
-/// Returns whether `args` ask for private, writable memory of `/dev/zero`. The file system is not
-/// asked behind a strict filter, which would answer with worse than an error.
+/// Returns whether `args` ask for private, writable memory of `/dev/zero`. Behind a strict filter
+/// the hook does not look at the file. The filter could kill the program for that.
 fn is_of_zero_device(args: &[usize; 6]) -> bool {
     let [_, _, prot, flags, fd, _] = *args;
     let private = flags & (MAP_TYPE | MAP_ANONYMOUS | NOT_PAGED) == MAP_PRIVATE;

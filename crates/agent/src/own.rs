@@ -80,8 +80,9 @@ impl Page {
         unsafe { call(syscall::MUNMAP, [self.0 as usize, LEN, 0, 0, 0, 0]) };
     }
 
-    /// Returns the addresses of the page and of its pointer. Both must stay in memory. If the pager
-    /// has just died, a forked child would find nothing there and would go on without an agent.
+    /// Returns the addresses of the page and of its pointer. Both must stay in memory. Otherwise a
+    /// forked child would find nothing there if the pager has just died. It would then go on
+    /// without an agent.
     pub fn places(&self) -> [u64; 2] {
         [self.0 as u64, (&raw const OWN) as u64]
     }

@@ -6,13 +6,12 @@
 //! get pages that are not its own, or lack some that are.
 //!
 //! * PASSING-1: a thread gives such advice only while no fork of this memory is under way, and
-//!   after the pager has followed earlier forks. Forks of the advising thread itself do not count:
-//!   the thread is then in a signal handler, before or after the actual fork. So that each thread
-//!   recognises its own forks, no handler runs between the counting of a fork and the note of its
-//!   thread.
+//!   after the pager has followed earlier forks. Forks of the advising thread itself do not count.
+//!   Such a thread is in a signal handler, before or after the actual fork. To recognise its own
+//!   forks, a thread blocks its signals while it counts a fork and notes its thread id.
 //! * PASSING-2: no thread waits for ever. If the other side does not finish (a killed thread), the
 //!   waiting thread goes on. Neither side starves: a new thread that finds the other side waiting
-//!   lets that go first.
+//!   lets the other side go first.
 //! * PASSING-3: the lock word is in the page that the kernel wipes in a child ([`crate::own`]).
 //!   None of the parent's forks is under way in the child.
 
@@ -70,7 +69,7 @@ pub fn fork_begins() {
     syscall::set_signals(&signals, None);
 }
 
-/// Ends this process if the run is over, because a tree that forks faster than the pager kills
+/// Ends this process if the run is over. Otherwise a tree that forks faster than the pager kills
 /// would never end. A child that has not joined yet reads its ancestor's flag.
 fn end_if_killed() {
     let table = AGENT.table.load(Acquire);
@@ -133,8 +132,8 @@ fn own_thread() -> u32 {
 }
 
 /// Changes the lock word by `begun` once it is not `barred`. A thread that finds the other side
-/// waiting lets that go first, so that neither side starves. Returns false, with nothing done, if
-/// the wait takes too long.
+/// waiting lets the other side go first, so that neither starves. Returns false, without the
+/// change, if the wait takes too long.
 fn take(
     word: &AtomicU32,
     barred: impl Fn(u32) -> bool,

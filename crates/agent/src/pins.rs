@@ -1,4 +1,4 @@
-//! Pins pages in memory that the kernel writes at times when it would not wait for a missing page.
+//! Pins pages that the kernel writes at times when it does not wait for a missing page.
 //!
 //! The table lies in the shared memory. The agent adds pages to it. The pager reads it and removes
 //! unmapped pages.
@@ -52,7 +52,7 @@ pub fn pin(start: u64, len: u64) {
 }
 
 fn remember(vpn: u64) {
-    // Pages beyond the table are counted all the same: `pin_early` sees the overflow.
+    // Pages beyond the table count, too, so that `pin_early` sees the overflow.
     let at = EARLY_COUNT.fetch_add(1, Relaxed);
     if let Some(place) = EARLY.get(at) {
         place.store(vpn, Release);

@@ -1,9 +1,9 @@
-//! Splits calls that populate memory ahead of its use into slices.
+//! Splits a call that populates memory into slices.
 //!
 //! The kernel fills the range of `MAP_POPULATE` or `madvise(MADV_POPULATE_…)` in one call. A thread
-//! in that call stops for no signal but SIGKILL. Shared memory, which Ebb counts and cannot store,
-//! would exceed any limit in such a call. Between slices the freezer can stop the thread. The
-//! result stays the same, and the kernel never promises to fill memory.
+//! in that call stops for no signal but SIGKILL. In such a call shared memory, which Ebb counts and
+//! cannot store, could exceed any limit. Between slices the freezer can stop the thread. The result
+//! stays the same, and the kernel never promises to fill memory.
 
 use crate::syscall::{self, call};
 
@@ -33,8 +33,8 @@ pub unsafe fn map(mut args: [usize; 6]) -> isize {
     // SAFETY: the caller vouches for the call.
     let at = unsafe { call(syscall::MMAP, args) };
     if sliced && at >= 0 {
-        // Reading faults: the kernel makes no page of a shared mapping dirty that nothing has
-        // written. A failure is no error, as with the flag.
+        // As the kernel does, this populates a shared mapping by read faults, which make no page
+        // dirty. A failure is no error, as with the flag.
         // SAFETY: the area just made.
         unsafe { advise(at as usize, len, MADV_POPULATE_READ) };
     }

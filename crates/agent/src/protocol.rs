@@ -9,14 +9,14 @@
 //!
 //! Life of a call: a thread of the program takes a call slot ([`CALL_FREE`] to [`CALL_TAKEN`]) and
 //! fills it in. It then sets [`CALL_MADE`] and rings the doorbell with the slot's number. The pager
-//! sets [`CALL_ANSWERED`], with the answer in the same word, and wakes the futex. The thread frees
-//! the slot, answered or not, because it does not wait for ever. A killed thread does not free its
-//! slot, so another thread may take the slot after [`CALL_AGE_MAX_S`]. The word counts the takings
-//! of its slot ([`State`]). A late answer or a late release therefore changes nothing.
+//! sets [`CALL_ANSWERED`], with the answer in the same word, and wakes the futex. The thread does
+//! not wait for ever, and frees the slot with or without an answer. A killed thread does not free
+//! its slot, so another thread may take the slot after [`CALL_AGE_MAX_S`]. The word counts the
+//! takings of its slot ([`State`]). A late answer or a late release therefore changes nothing.
 //!
-//! A forked child inherits its parent's memory, with the shared memory, and makes calls through
-//! that until it has its own. It rings a doorbell in its own address space, so the pager knows
-//! which process calls.
+//! A forked child inherits the mapping of its parent's shared memory. It makes calls through that
+//! mapping until it has shared memory of its own. The child rings a doorbell in its own address
+//! space, so the pager knows which process calls.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
@@ -75,8 +75,8 @@ pub const CALL_TAKEN: u32 = 3;
 /// than any call waits.
 pub const CALL_AGE_MAX_S: u32 = 30;
 
-/// State word of a call slot: the stage of the call ([`CALL_FREE`] to [`CALL_TAKEN`]), the answer,
-/// and a count of the slot's takings.
+/// State word of a call slot. It holds the stage of the call ([`CALL_FREE`] to [`CALL_TAKEN`]), the
+/// answer, and a count of the slot's takings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State(pub u32);
 
@@ -159,8 +159,8 @@ pub const TELL_BATCH: u8 = 1;
 /// Byte on the line, followed by an exit code: end the agent's thread, because the program has no
 /// thread left.
 pub const TELL_LEAVE: u8 = 2;
-/// Byte on the line: disable huge pages from now on, because memory is about to come under
-/// management page by page.
+/// Byte on the line: disable huge pages from now on. The pager is about to manage memory page by
+/// page.
 pub const TELL_SMALL: u8 = 3;
 
 /// Byte on the line: the pager has brought every page of the process back and moves none any more.
@@ -196,8 +196,8 @@ pub struct Shared {
     pub count: AtomicU32,
     /// 1 once the agent's thread is ready for batches.
     pub ready: AtomicU32,
-    /// Thread id of the agent's thread. This thread lives as long as the address space, which the
-    /// process's first thread need not.
+    /// Thread id of the agent's thread. This thread lives as long as the address space. The
+    /// process's first thread may end before.
     pub thread: AtomicU32,
     /// 1 as soon as areas come under management.
     pub managing: AtomicU32,

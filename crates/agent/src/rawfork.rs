@@ -1,5 +1,6 @@
 //! Handles forks that bypass the C library's `fork`. `syscall(SYS_fork)` and the like run no atfork
-//! handlers, so the child would have no agent and could give back no memory.
+//! handlers. Without a hook the child would have no agent, and the pager could move none of its
+//! pages out.
 //!
 //! The hook stands before glibc's `syscall` and makes every call as requested. If the call has made
 //! a child with its own memory, the child joins the pager. A child made by the program's own

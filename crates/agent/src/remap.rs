@@ -8,11 +8,11 @@
 //!
 //! * REMAP-1: while a thread of the program holds the lock of this module, the pager registers
 //!   nothing (`Shared::mapping`).
-//! * REMAP-2: a thread in here takes no signal. A handler that moves memory, too, would wait for
-//!   the thread that it has interrupted. A waiting thread sleeps, because it may have a higher
+//! * REMAP-2: a thread blocks its signals in this module. A handler that moves memory would wait
+//!   for the thread that it has interrupted. A waiting thread sleeps, because it may have a higher
 //!   priority than the lock's owner on the only processor.
-//! * REMAP-3: neither side starves. The pager looks only now and then. If it found the lock taken,
-//!   it goes first. A thread waits for it no longer than the pager takes to come again.
+//! * REMAP-3: neither side starves. The pager tries the lock only now and then. If it found the
+//!   lock taken, it goes first. A thread lets the pager go first for `PATIENCE` sleeps at most.
 
 use crate::areas;
 use crate::lost;
@@ -27,8 +27,8 @@ const EFAULT: isize = -14;
 const ENOMEM: isize = -12;
 /// Time to sleep while another thread, or the pager, holds the lock. Both hold it for microseconds.
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 50_000 };
-/// Largest number of sleeps for a pager that is next. The pager looks every millisecond while
-/// memory is short.
+/// Largest number of sleeps for a pager that is next. The pager tries the lock every millisecond
+/// while memory is short.
 const PATIENCE: u32 = 100;
 /// Largest number of areas that one call may cover.
 const PIECES_MAX: usize = 64;
@@ -134,7 +134,7 @@ fn settled(request: &Request, looked: impl Fn()) -> isize {
         let piece = Request { old: start, old_len: len, new_len: len + more, flags, new: at };
         let result = piece.ask();
         if result < 0 {
-            // A kernel that fails in the middle answers so, too.
+            // A kernel that fails in the middle of a move returns this error, too.
             return EFAULT;
         }
     }

@@ -1,7 +1,7 @@
 //! Pins the pages of the program's robust mutexes in memory from the start.
 //!
 //! When a thread ends, the kernel goes through the robust mutexes that the thread holds and marks
-//! them. The kernel does not wait for a missing page then, and the next thread to lock the mutex
+//! them. The kernel does not wait for a missing page then. The next thread that locks the mutex
 //! would wait for ever.
 //!
 //! The hook runs on the program's own threads.

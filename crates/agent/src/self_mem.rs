@@ -1,9 +1,9 @@
-//! Hooks before glibc's `pread` and `pwrite`, for a program that accesses its own memory through
-//! `/proc/self/mem`, as some compilers at run time do.
+//! Hooks before glibc's `pread` and `pwrite`, for programs that access their own memory through
+//! `/proc/self/mem`. Some just-in-time compilers do.
 //!
-//! The kernel does not wait for the pager in such a call. It fails with EIO at a page that is not
-//! in memory. The hook then faults the pages in, which does wait, and repeats the call. Any other
-//! call stays as it is.
+//! The kernel does not wait for the pager in such a call. The call fails with EIO at a page that is
+//! not in memory. The hook then faults the pages in, waits for them, and repeats the call. Any
+//! other call stays as it is.
 
 use crate::filter;
 use crate::populate::MADV_POPULATE_READ;
@@ -17,10 +17,10 @@ use core::sync::atomic::Ordering::Acquire;
 
 const EIO: c_int = 5;
 const PAGE: usize = 4096;
-/// Bytes that are repeated at once. A pager that is short of memory must be able to have all of
-/// them there. A call may transfer less than the program asks for.
+/// Largest number of bytes in a repeated call. A pager that is short of memory must be able to
+/// bring in all of their pages at once. A call may transfer less than the program asks for.
 const BYTES_MAX: usize = 16 * PAGE;
-/// Attempts to have all pages there at once, because pages may leave again.
+/// Largest number of repetitions, because pages may leave again before the call reaches them.
 const ATTEMPTS: usize = 64;
 
 type Transfer = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
@@ -106,7 +106,7 @@ unsafe fn transfer(
     -1
 }
 
-/// Whether a descriptor is `/proc/PID/mem` of this process.
+/// Returns whether a descriptor is `/proc/PID/mem` of this process.
 fn is_own_memory(fd: c_int) -> bool {
     let mut path = Text::<40>::new();
     path.add(b"/proc/self/fd/").add_number(fd as u32 as usize).add(b"\0");

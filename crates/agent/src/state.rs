@@ -1,6 +1,6 @@
 //! The agent's own state, which it reads from the program's environment.
 //!
-//! The functions run on the program's own threads, before the program's code.
+//! A thread of the program reads the environment before the agent's thread starts.
 
 use crate::join::AgentStack;
 use crate::protocol::{ENV_POOL, ENV_SOCKET, Shared};
@@ -29,9 +29,9 @@ pub const ABSENT: u32 = 1;
 /// Stage: this process, or one it was forked from, has joined.
 pub const PRESENT: u32 = 2;
 
-/// Way to the agent of this process, or of the ancestor it was forked from (OWN-1 in
-/// [`crate::own`]). It lies in the object's data. The agent's thread reads it only before it
-/// serves.
+/// Record by which a thread reaches the agent of this process, or of the ancestor it was forked
+/// from (OWN-1 in [`crate::own`]). The record lies in the object's data. The agent's thread reads
+/// it only before it serves.
 pub struct Agent {
     pub stage: AtomicU32,
     pub table: AtomicPtr<Shared>,
@@ -113,7 +113,8 @@ fn number(text: &[u8]) -> Option<u64> {
     (value > 0).then_some(value)
 }
 
-/// Kills the process, because the pager is gone and with it every page that it stored (AGENT-3).
+/// Kills the process: the pager is gone, with every page that it stored (AGENT-3), or the run is
+/// over.
 pub fn die() -> ! {
     const SIGKILL: usize = 9;
     loop {

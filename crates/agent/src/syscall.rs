@@ -124,9 +124,9 @@ pub fn wait(word: &AtomicU32, seen: u32, limit: &Timespec) -> isize {
     unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAIT, seen as usize, limit, 0, 0]) }
 }
 
-/// Returns whether a wait with this result counts as a look. A timeout counts. So does a filter's
-/// refusal to wait, because the caller's loop would otherwise never end. A changed word or a signal
-/// does not count.
+/// Returns whether a wait with this result counts in the caller's number of waits. A timeout
+/// counts. A filter's refusal counts, too, because the caller's loop would otherwise never end. A
+/// changed word or a signal does not count.
 pub fn is_look(returned: isize) -> bool {
     const EINTR: isize = -4;
     const EAGAIN: isize = -11;
@@ -143,7 +143,7 @@ pub fn wake(word: &AtomicU32) {
 pub const THREAD: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
 /// Clone flag of the agent's thread: CHILD_CLEARTID, by which the kernel reports the thread's end
 /// in memory. FILES and FS are absent, so that descriptors, root and working directory are copies.
-/// The kernel refuses another mount namespace to a thread that shares those.
+/// The kernel refuses another mount namespace to a thread that shares root and working directory.
 pub const AGENTS: usize = 0x20_0000;
 /// Clone flags of a short-lived thread, for which the caller waits: FS | FILES | VFORK.
 pub const BRIEF: usize = 0x200 | 0x400 | 0x4000;

@@ -1,4 +1,4 @@
-//! Pins the pages of the descriptors of the program's threads in memory, from each thread's start.
+//! Pins the descriptor of each thread of the program in memory, from the thread's start.
 //!
 //! The hooks run on the program's own threads.
 
@@ -23,14 +23,14 @@ pub fn own_thread_block() -> u64 {
     pointer
 }
 
-/// Keeps the pages of a thread's descriptor in memory. The kernel clears a word in the descriptor
-/// when the thread ends, and does not fault in a missing page then. A thread that joins the ended
-/// one would wait for ever.
+/// Keeps the pages of a thread's descriptor in memory. When the thread ends, the kernel clears a
+/// word in the descriptor, and does not fault in a missing page. A thread that joins the ended one
+/// would then wait for ever.
 pub fn pin_thread(descriptor: u64) {
     pin(descriptor, THREAD_DESCRIPTOR_BYTES);
 }
 
-/// Returns the function `name` behind a hook, which is looked up once.
+/// Returns the function `name` behind a hook. Looks the function up at the first call only.
 pub fn behind(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let mut real = known.load(Acquire);
     if real.is_null() {

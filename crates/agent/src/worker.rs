@@ -32,8 +32,8 @@ struct MoveArg {
 
 /// Runs the agent's thread: it says hello, then serves the pager until it ends.
 pub extern "C" fn run(argument: usize) -> ! {
-    // SAFETY: this is the agent's stack that the thread was started in, and only this thread owns
-    // it while it lives.
+    // SAFETY: the argument is the agent's stack, on which this thread runs. It stays mapped while
+    // this thread lives.
     let stack = unsafe { &*(argument as *const AgentStack) };
     // AGENT-4 must hold before anything else.
     let line = match close_all().and_then(|()| hello(stack.kind)) {
@@ -55,8 +55,8 @@ pub extern "C" fn run(argument: usize) -> ! {
     shared.stack[0].store(argument as u64, Relaxed);
     shared.stack[1].store(AGENT_STACK_BYTES as u64, Relaxed);
     let mut made_small = false;
-    // If the pager finds `ready` set, it sends `TELL_SMALL`. If it set `small` before, this thread
-    // sees the flag here.
+    // If the pager finds `ready` set, it sends `TELL_SMALL`. If the pager set `small` before that,
+    // this thread sees the flag here.
     shared.ready.store(1, SeqCst);
     if shared.small.load(SeqCst) != 0 {
         made_small |= make_no_huge_pages();
@@ -64,7 +64,7 @@ pub extern "C" fn run(argument: usize) -> ! {
     stack.serves(shared);
     loop {
         let mut word = [0u8; 2];
-        // SAFETY: two bytes of our own stack.
+        // SAFETY: two bytes of this thread's own stack.
         let got =
             unsafe { call(syscall::READ, [line.socket, word.as_mut_ptr() as usize, 2, 0, 0, 0]) };
         match got {
@@ -103,8 +103,8 @@ fn run_batch(shared: &Shared, uffd: usize, discard_area: &mut DiscardArea) {
 }
 
 /// Discard area: pages of the pool leave through this area. It belongs to a separate userfaultfd,
-/// which reports no events. Discarding in the pool itself would wake the pager for every run of
-/// pages, and this thread would wait for it.
+/// which reports no events. A discard in the pool itself would send the pager a message for every
+/// run of pages. This thread would wait until the pager reads it.
 struct DiscardArea {
     uffd: usize,
     /// Start of the area; 0 if there is none. Without an area the thread discards pages where they
@@ -114,7 +114,7 @@ struct DiscardArea {
 }
 
 impl DiscardArea {
-    /// Longest run in bytes that is moved. For longer runs one event costs less than the moves.
+    /// Longest run in bytes that is moved. For a longer run one event costs less than the moves.
     const RUN_MAX: u64 = DISCARD_AREA_BYTES / 2;
 
     fn new() -> Self {
@@ -147,7 +147,7 @@ impl DiscardArea {
         self.used += len;
         match move_pages(self.uffd, to, start, len) {
             0 => 0,
-            // The page is shared with a process of the fork group, part of the range is missing, or
+            // The move fails if a page is shared within the fork group, if a page is missing, or if
             // the discard area is not empty.
             _ => discard(start, len),
         }
@@ -188,8 +188,8 @@ pub fn make_quiet_uffd() -> Option<usize> {
 }
 
 /// Registers a range with `uffd`, for write protection that is never used. Fails if the range is
-/// registered with another userfaultfd. A program that reads or locks all of its memory must never
-/// wait for a fault there.
+/// registered with another userfaultfd. A missing page there causes no message. So a program that
+/// reads or locks all of its memory does not wait there.
 pub fn register_quietly(uffd: usize, start: u64, len: u64) -> bool {
     #[repr(C)]
     struct RegisterArg {
@@ -243,8 +243,8 @@ fn close_all() -> Result<(), u32> {
     if closed < 0 { Err(closed.unsigned_abs() as u32) } else { Ok(()) }
 }
 
-/// Gives up every capability, because the thread needs none. The program can write to the agent's
-/// stack even after it has given up its own capabilities.
+/// Gives up every capability, because the thread needs none. A program that has dropped its
+/// capabilities could otherwise use the thread's, because it can write to the agent's stack.
 fn drop_rights() {
     #[repr(C)]
     struct Header {
@@ -294,8 +294,8 @@ fn detach(made_small: bool) -> ! {
 }
 
 /// Ends the agent's thread with exit status `code`, because every thread of the program has ended
-/// without ending the process. The agent's thread must not keep the process alive, and leaves the
-/// status of the program's last thread.
+/// without ending the process. The agent's thread must neither keep the process alive nor change
+/// the exit status of the program.
 fn leave(code: u8) -> ! {
     loop {
         // SAFETY: ends this thread.

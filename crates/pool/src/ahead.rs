@@ -1,10 +1,11 @@
 //! Prefetch: a few threads read pages before a thread needs them.
 //!
-//! [`Ahead::ask`] claims the page's word. A thread that needs the page meanwhile waits for this
-//! read instead of starting another. The first call starts the threads.
+//! [`Ahead::ask`] claims the word of each page. A thread that needs such a page waits for this read
+//! instead of starting another. The first call starts the threads.
 //!
-//! * AHEAD-1: a claimed page is in the queue or at a prefetch thread, which publishes it or gives
-//!   up on it. When the pool is dropped, no thread is left that could wait.
+//! * AHEAD-1: a claimed page is in the queue or at a prefetch thread. That thread publishes the
+//!   page or gives up on it. The end of the pool may leave claimed pages, because no thread is left
+//!   that could wait for them.
 
 use crate::error::PageId;
 use crate::pool::Inner;

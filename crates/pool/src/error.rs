@@ -43,7 +43,7 @@ pub enum PoolError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The file beside the pool's is not its journal. Nothing was changed.
+    /// The file beside the pool's file is no journal. Nothing was changed.
     #[error("{} is not a journal of a pool: move it away, or name another file", path.display())]
     NotAJournal {
         /// Path of the file.
@@ -63,7 +63,7 @@ pub enum PoolError {
         /// Number of pages.
         pages: u64,
     },
-    /// Every frame is latched, or waits to be written, for the whole time limit.
+    /// Every frame was latched, or taken for a load, for the whole time limit.
     #[error(
         "all {frames} frames were latched for {seconds} s: hold fewer latches at a time, or give \
          the pool more frames"
@@ -74,7 +74,8 @@ pub enum PoolError {
         /// Time limit in seconds.
         seconds: u64,
     },
-    /// A thread called for a commit while its own change was not over. It would wait for itself.
+    /// A thread asked for a commit within its own change. The commit would wait for that change for
+    /// ever.
     #[error(
         "a commit within a change waits for itself: end the change first, or use `Change::commit`"
     )]

@@ -3,8 +3,8 @@
 //! Invariants:
 //! * BUFFERS-1: a frame is in `free`, or belongs to exactly one page, whose word names it. Or it
 //!   belongs to a thread that took it and has not published it yet.
-//! * BUFFERS-2: only a thread that has the page latched exclusively, or that took the frame
-//!   (BUFFERS-1), writes the bytes of a frame. Threads read them under a latch.
+//! * BUFFERS-2: a thread writes the bytes of a frame only if it latched the page exclusively or
+//!   took the frame. A thread reads the bytes under a latch.
 
 use crate::error::PageId;
 use ebb_mm::PAGE_SIZE;
@@ -87,7 +87,7 @@ impl Frames {
         self.free.lock().extend_from_slice(frames);
     }
 
-    /// Records which page is in a frame, and that it is unused since.
+    /// Records which page is in a frame, and clears the frame's bit of use.
     pub fn own(&self, frame: u32, page: PageId) {
         self.owners[frame as usize].store(page.0, Release);
         self.touched[frame as usize / 64].fetch_and(!(1 << (frame % 64)), Relaxed);
@@ -143,15 +143,15 @@ impl Frames {
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the latch makes it exclusive, not the borrow")]
     pub unsafe fn bytes_mut(&self, frame: u32) -> &mut Bytes {
-        // SAFETY: by the caller's contract no other thread has them.
+        // SAFETY: by the caller's contract no other thread accesses the bytes.
         unsafe { &mut *self.at(frame) }
     }
 }
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        // SAFETY: `self` owns the mapping, and no reference to it is left, because they borrow from
-        // `self`.
+        // SAFETY: `self` owns the mapping, and no reference into it is left, because each borrows
+        // from `self`.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.count as usize * PAGE_SIZE) };
     }
 }

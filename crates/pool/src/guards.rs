@@ -33,7 +33,7 @@ impl Deref for Shared<'_> {
     type Target = Bytes;
 
     fn deref(&self) -> &Bytes {
-        // SAFETY: its page is latched shared, until `drop`.
+        // SAFETY: the page is latched shared until `drop`.
         unsafe { self.pool.frames.bytes(self.frame) }
     }
 }
@@ -69,7 +69,7 @@ impl Deref for Exclusive<'_> {
     type Target = Bytes;
 
     fn deref(&self) -> &Bytes {
-        // SAFETY: its page is latched exclusively, until `drop`.
+        // SAFETY: the page is latched exclusively until `drop`.
         unsafe { self.pool.frames.bytes(self.frame) }
     }
 }
@@ -77,8 +77,8 @@ impl Deref for Exclusive<'_> {
 impl DerefMut for Exclusive<'_> {
     fn deref_mut(&mut self) -> &mut Bytes {
         self.pool.dirtied(self.page);
-        // SAFETY: its page is latched exclusively, until `drop`, and `self` is borrowed for as
-        // long.
+        // SAFETY: the page is latched exclusively until `drop`, and `self` is borrowed for as long
+        // as the reference lives.
         unsafe { self.pool.frames.bytes_mut(self.frame) }
     }
 }
@@ -103,14 +103,14 @@ pub(crate) fn changes(pool: &Inner) -> bool {
     CHANGES.with_borrow(|changes| changes.contains(&key(pool)))
 }
 
-/// A set of writes that belong together: after a crash a commit has all of them or none. Commits
-/// wait until there is no change.
+/// A set of writes that belong together: after a crash the pool has all of them or none. A commit
+/// waits until no change is under way.
 ///
 /// There is no rollback: a change that ends, even by an error, is committed as far as it went. A
 /// program that cannot continue from there opens the pool anew, or keeps the data to undo it.
 ///
-/// A thread within a change must not begin a second of the same pool, because it could wait for a
-/// commit that waits for it.
+/// A thread within a change must not begin a second change of the same pool. It could wait for a
+/// commit that waits for the first.
 #[must_use = "pages are written within a change"]
 pub struct Change<'pool> {
     pool: &'pool Pool,

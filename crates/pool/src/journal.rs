@@ -11,15 +11,15 @@
 //! Numbers are little-endian; hashes are XXH3 with the salt as seed.
 //!
 //! Invariants:
-//! * JOURNAL-1: a batch counts if it is whole (every hash is right) and has the header's salt, and
-//!   all batches before it do, in sequence. The first batch that fails this is the end.
-//! * JOURNAL-2: after a crash the pool has all batches up to the last one that commits, and nothing
-//!   of the batches after that.
-//! * JOURNAL-3: a generation begins only after everything of the generation before is in the file,
-//!   and that was synced. Its header overwrites the older of the two, so a crash leaves one valid
-//!   header.
-//! * JOURNAL-4: once a sync has failed, nothing is written any more, because the system may have
-//!   dropped the data it did not write.
+//! * JOURNAL-1: a batch counts if it has the header's salt and the next sequence number, and every
+//!   hash in it is right. The first batch that fails this ends the journal.
+//! * JOURNAL-2: after a crash the pool has all batches up to the last one that commits. It has
+//!   nothing of the later batches.
+//! * JOURNAL-3: a generation begins only after all pages of the generation before are in the file,
+//!   and the file is synced. The new header overwrites the older of the two, so a crash leaves one
+//!   valid header.
+//! * JOURNAL-4: once a sync has failed, nothing is written any more. The system may have dropped
+//!   the data that it did not write.
 
 use crate::error::{PageId, PoolError};
 use crate::frames::Bytes;
@@ -91,7 +91,7 @@ impl Batch {
 /// The contents of a journal when it was opened.
 #[derive(Default, Debug)]
 pub struct Recovered {
-    /// Location of each committed page in the journal; later ones win.
+    /// Position of each committed page in the journal. The last position of a page counts.
     pub pages: Vec<(PageId, u32)>,
     /// Number of pages of the pool after the last commit.
     pub count: Option<u64>,
@@ -190,8 +190,8 @@ impl Journal {
     }
 
     /// Writes at most [`BATCH_MAX`] pages. Returns the position of the first; the others follow.
-    /// With `commits`, a sync makes everything written before durable, in a pool of that many
-    /// pages.
+    /// `commits` makes the batch a commit, of a pool of that many pages. A sync then makes it and
+    /// all batches before it durable.
     pub fn append(
         &mut self,
         pages: &[(PageId, &Bytes)],
@@ -245,7 +245,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Records that a sync failed, of the journal or of the file: nothing is written from now on
+    /// Records that a sync of the journal or of the file failed. Nothing is written from now on
     /// (JOURNAL-4).
     pub fn break_off(&mut self) {
         self.broken = true;

@@ -45,13 +45,14 @@
 //!   latches. A program may latch from the root down, or by number. If all its threads follow one
 //!   order, they do not deadlock. A latched page stays in its frame. If all frames are latched for
 //!   ten seconds, a thread that needs one gets an error.
-//! * **Crashes.** After a crash of the program or the machine, the pool is as the last returned
-//!   [`Pool::commit`] left it, or a whole later one that was under way. Uncommitted pages are
-//!   written to the journal, as in SQLite's write-ahead log, and never over a page in the file.
-//!   Once a sync has failed, nothing is written any more. The system may have dropped data that it
-//!   could not write, and a second successful sync would prove nothing.
-//! * **Errors.** A page that cannot be written stays in memory, and dirty. A thread that needs its
-//!   frame, or commits, gets the error.
+//! * **Crashes.** After a crash of the program or the machine, the pool has the changes of the last
+//!   [`Pool::commit`] that returned. It also has all changes of a later commit that was under way,
+//!   or none of them. The pool writes uncommitted pages to the journal, as in SQLite's write-ahead
+//!   log, and never over a page in the file. Once a sync has failed, the pool writes nothing any
+//!   more. The system may have dropped data that it could not write, and a second successful sync
+//!   would prove nothing.
+//! * **Errors.** A page that cannot be written stays dirty in memory. A thread that needs the
+//!   page's frame, or commits, gets the error.
 //!
 //! # Limits
 //!

@@ -53,7 +53,8 @@ const PARTS_MAX: usize = 256;
 pub struct Disk(File);
 
 impl Disk {
-    /// Opens or creates a file. With `direct` it bypasses the page cache, if that is possible.
+    /// Opens or creates a file. With `direct`, transfers bypass the page cache, if that is
+    /// possible.
     pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
@@ -89,7 +90,7 @@ impl Medium for Disk {
                 Ok(0) => break,
                 Ok(bytes) => done += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // With direct I/O, the end of the file lies within a sector.
+                // The end of the file lies within a sector, where direct I/O cannot begin a read.
                 Err(error)
                     if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) && done > 0 =>
                 {

@@ -10,19 +10,19 @@ mod by_address {
     pub struct WaitQueue;
 
     impl WaitQueue {
-        /// Sleeps until woken, if `sleeps` returns true. It is called while no thread can wake this
-        /// one. `key` is the address of something that outlives the sleep.
+        /// Sleeps until woken, if `sleeps` returns true. `sleeps` runs while no thread can wake
+        /// this one. `key` is the address of something that outlives the sleep.
         pub fn sleep<T>(&self, key: &T, sleeps: impl Fn() -> bool) {
             let key = std::ptr::from_ref(key).addr();
-            // SAFETY: the key is an address within the sleeping word, and so is used for nothing
-            // else; no closure panics or parks.
+            // SAFETY: the key is the address of the word on which threads sleep, so no other code
+            // parks on it. No closure panics or parks.
             unsafe { park(key, sleeps, || {}, |_, _| {}, DEFAULT_PARK_TOKEN, None) };
         }
 
         /// Wakes all threads that sleep on `key`.
         pub fn wake<T>(&self, key: &T) {
-            // SAFETY: the key is an address within the sleeping word, and so is used for nothing
-            // else; no closure panics or parks.
+            // SAFETY: the key is the address of the word on which threads sleep, so no other code
+            // parks on it. No closure panics or parks.
             unsafe { unpark_all(std::ptr::from_ref(key).addr(), DEFAULT_UNPARK_TOKEN) };
         }
     }

@@ -1,9 +1,9 @@
 //! Replacement policy: the engine ([`ebb_mm::Engine`]) chooses the pages to evict, by accessed
 //! bits.
 //!
-//! A thread that uses a page only sets a bit of its frame ([`Frames::touch`]). Before each decision
-//! the engine gets those bits and the pages that have been loaded since. So a hit takes no lock,
-//! and a miss takes none that other threads wait for.
+//! A thread that uses a page only sets a bit of the page's frame ([`Frames::touch`]). Before each
+//! decision the engine gets those bits, and the pages that were loaded since the last one. So a hit
+//! takes no lock. A miss waits for no other thread's reclaim while a frame is free.
 
 use crate::error::PageId;
 use crate::frames::Frames;
@@ -60,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// Returns the number of free frames at or below which the pool asks for victims.
+    /// Returns the number of free frames below which the pool asks for victims.
     pub fn low(&self) -> usize {
         self.low
     }
@@ -87,8 +87,8 @@ impl Policy {
     }
 
     /// Returns the next batch of pages to evict; none if there are enough free frames.
-    /// `memory_stalled` means that a thread waits for a frame. The caller answers with
-    /// [`Policy::left`] or [`Policy::stays`] for each page, and [`Policy::did`].
+    /// `memory_stalled` means that a thread waits for a frame. For each page the caller reports
+    /// [`Policy::left`], [`Policy::in_use`] or [`Policy::stays`], and then [`Policy::did`].
     pub fn victims(&mut self, memory_stalled: bool) -> Vec<Victim> {
         self.victims.clear();
         self.engine.ask(&self.wake_requests);
@@ -126,8 +126,8 @@ impl Policy {
         set.zone.remove_resident(1);
     }
 
-    /// Records that a victim is latched. It counts as used, because otherwise the engine would
-    /// choose the same few pages for ever.
+    /// Records that a victim is latched. The page counts as used, because otherwise the engine
+    /// would choose the same few pages for ever.
     pub fn in_use(&mut self, victim: Victim) {
         self.stays(victim);
         self.space.touch(Vpn(victim.page.0));

@@ -1,20 +1,20 @@
 //! The pool: loads pages, evicts them, and makes changes durable.
 //!
-//! A thread that needs a frame takes a free one. If few are left, it lets the engine choose a batch
-//! of victims, unless another thread is doing that. So no thread waits for a sleeping reclaimer.
-//! Clean pages of the batch are evicted at once. Dirty ones are first written to the journal, in
-//! one piece.
+//! A thread that needs a frame takes a free one. If few are left, the thread has the engine choose
+//! a batch of victims, unless another thread is doing that. So no thread waits for a sleeping
+//! reclaimer. The thread evicts clean pages of the batch at once. It first writes dirty ones to the
+//! journal, as one batch.
 //!
 //! Invariants:
-//! * POOL-1: a page that is in no frame is in the journal at its recorded position or, without one,
-//!   in the file.
-//! * POOL-2: pages are written to the journal, get their positions and become clean under its lock,
-//!   and while no thread can write to them. That is ensured by a latch, or because no change is
-//!   under way. A dirty page stays in its frame.
-//! * POOL-3: a page known to the engine is in a frame. It becomes known after its word was
-//!   published, and only the engine's victims are evicted.
-//! * POOL-4: when the journal begins anew, no page is dirty, every position is forgotten, and no
-//!   load that knew one is under way.
+//! * POOL-1: a page that is in no frame is in the journal, at its recorded position. Without a
+//!   recorded position it is in the file.
+//! * POOL-2: under the journal's lock a thread writes pages there, records their positions and
+//!   marks them clean. No other thread can write to those pages then, because they are latched or
+//!   no change is under way. A dirty page stays in its frame.
+//! * POOL-3: a page known to the engine is in a frame. A thread reports a page to the engine after
+//!   it has published the page's word. Only the engine's victims are evicted.
+//! * POOL-4: when the journal begins anew, no page is dirty and no position is recorded. No load is
+//!   under way that looked up an earlier position.
 //!
 //! Lock order: `committing`, `gate`, latches of pages, `policy`, `journal`. Reclaim, which has
 //! `policy`, and commits, which have `journal`, only try latches. `placed`, `came`, `dirty` and the
@@ -111,14 +111,14 @@ struct Counts {
 pub(crate) struct Inner {
     pub frames: Frames,
     pub table: Table,
-    /// Changes hold it for reading, commits for writing.
+    /// Changes hold this lock for reading, commits for writing.
     pub gate: RwLock<()>,
     file: Box<dyn Medium>,
     path: PathBuf,
     options: Options,
     pages: AtomicU64,
     commits_begun: AtomicU64,
-    /// Number of the last successful commit.
+    /// Commits hold this lock. The value is the number of the last successful commit.
     committing: Mutex<u64>,
     policy: Mutex<Policy>,
     journal: Mutex<Journal>,
@@ -167,7 +167,8 @@ impl Inner {
         }
     }
 
-    /// Loads a page that is latched for that.
+    /// Loads a page that is in no frame and is latched exclusively. Then changes the latch to
+    /// `how`.
     fn load(
         &self,
         page: PageId,
@@ -214,7 +215,7 @@ impl Inner {
         self.frames.own(frame, page);
         self.table.word(page).publish(frame, how);
         // Only now the engine may know the page, because a page known to the engine is in a frame
-        // (POOL-3). Before, it cannot evict it.
+        // (POOL-3). Until now the engine cannot evict the page.
         self.came.lock().push(Came { page, once });
     }
 
@@ -272,8 +273,8 @@ impl Inner {
                 if left < self.low
                     && let Some(mut policy) = self.policy.try_lock()
                 {
-                    // There is a frame now. If reclaim fails here, it fails again for a thread that
-                    // needs a frame.
+                    // This thread has its frame, so an error does not concern it. A thread that
+                    // finds no frame reclaims again, and gets the error.
                     let _ = self.reclaim(&mut policy, false);
                 }
                 return Ok(frame);
@@ -343,7 +344,7 @@ impl Inner {
         written.map(|()| freed.len())
     }
 
-    /// Writes those of the pages that are still dirty to the journal (POOL-2): one batch.
+    /// Writes the pages that are still dirty to the journal, as one batch (POOL-2).
     fn write_out(
         &self,
         journal: &mut Journal,
@@ -370,7 +371,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes all ended changes durable. With `move_all` it also moves them to the file.
+    /// Makes all ended changes durable. With `move_all`, also moves them to the file.
     fn commit(&self, move_all: bool) -> Result<(), PoolError> {
         if guards::changes(self) {
             return Err(PoolError::CommitInChange);
@@ -387,8 +388,8 @@ impl Inner {
         self.write_all(&mut journal)?;
         let full = move_all || journal.len() > self.options.journal_pages;
         drop(journal);
-        // Reads and spills run during the sync. Changes do too, unless everything is to be moved;
-        // they belong to the next commit.
+        // Reads and evictions go on during the sync. Changes do, too, unless pages are to be moved
+        // to the file. The next commit makes such changes durable.
         let gate = Some(gate).filter(|_| full);
         self.sync_journal()?;
         *done = number;
@@ -435,8 +436,8 @@ impl Inner {
         written
     }
 
-    /// Moves the pages in the journal to the file, and begins it anew (POOL-4). No change is under
-    /// way, and no page is dirty.
+    /// Moves the pages in the journal to the file, and begins the journal anew (POOL-4). No change
+    /// is under way, and no page is dirty.
     fn move_to_file(&self) -> Result<(), PoolError> {
         let mut pages = std::mem::take(&mut *self.placed.lock());
         pages.sort_unstable();
@@ -582,9 +583,9 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Opens the pool in a file, or creates one. Its journal lies beside it, with `-journal` added
-    /// to the name. Both belong together. If a crash has interrupted the work, committed pages in
-    /// the journal are first moved to the file.
+    /// Opens the pool in a file, or creates one. The journal lies beside the file, with `-journal`
+    /// added to the name. The two files must stay together. If a crash has interrupted the work,
+    /// committed pages in the journal are first moved to the file.
     ///
     /// # Errors
     /// An option is invalid, another pool has the file open, or the file beside it is no journal.
@@ -671,8 +672,8 @@ impl Pool {
         self.inner.pages.load(Acquire)
     }
 
-    /// Latches a page for reading. A thread must not latch a page twice, because it could wait for
-    /// a thread that waits for it.
+    /// Latches a page for reading. A thread must not latch a page twice. It could wait for a writer
+    /// that waits for the first latch.
     ///
     /// # Errors
     /// There is no such page, or it cannot be loaded.
@@ -680,8 +681,8 @@ impl Pool {
         Shared::new(&self.inner, page, false)
     }
 
-    /// Latches a page for reading that will not be used again soon: a scan, a backup. It does not
-    /// displace pages in use.
+    /// Latches a page for reading that the program will not use again soon, as in a scan or a
+    /// backup. The page does not displace pages in use.
     ///
     /// # Errors
     /// As [`Pool::shared`].

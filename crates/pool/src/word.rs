@@ -10,9 +10,9 @@
 //! Invariants:
 //! * WORD-1: the frame changes only while the latch is exclusive, or by the step from "free and
 //!   clean" to "in no frame". No other thread can get the latch during that step.
-//! * WORD-2: the thread that releases the last latch clears WAITERS in that step and wakes all
-//!   waiters. A thread that sleeps has set WAITERS in a step that saw the latch taken. So no thread
-//!   sleeps beside a free latch.
+//! * WORD-2: the thread that releases the last latch clears WAITERS in the same atomic step, and
+//!   then wakes all waiters. A thread that sleeps has set WAITERS in a step that saw the latch
+//!   taken. So no thread sleeps beside a free latch.
 //! * WORD-3: no thread joins the readers while a thread waits, so writers do not starve.
 
 use crate::park::WaitQueue;
@@ -30,8 +30,8 @@ const WAITERS: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 const FRAME_SHIFT: u32 = 16;
 const FRAME: u64 = 0xffff_ffff << FRAME_SHIFT;
-/// Number of tries before a thread sleeps, because latches are held for less than a microsecond, or
-/// for a read of a disk.
+/// Number of tries before a thread sleeps. Most latches are held for less than a microsecond. A
+/// latch that is held for a read of a disk is worth a sleep.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 32 };
 
 /// The value of a word.
@@ -146,8 +146,8 @@ impl Word {
         }
     }
 
-    /// Latches a page exclusively that is in no frame and not latched, to load it
-    /// ([`Word::publish`]).
+    /// Latches a page exclusively for a load, if it is in no frame and not latched. Returns whether
+    /// it did so. The caller loads the page and calls [`Word::publish`].
     pub fn claim(&self) -> bool {
         let state = State(self.0.load(Acquire));
         let idle = state.frame().is_none() && state.is_free();

@@ -2,11 +2,11 @@
 //!
 //! Memory comes in spans of 32 KiB. Each is a mapping of its own, so that a freed span goes back to
 //! the system. A span holds objects of one size class. The classes are the sizes that divide a span
-//! well, a few percent apart. The arena records the owner of each object, so that objects can be
-//! moved together when random frees have left holes.
+//! well, a few percent apart. Random frees leave holes. The arena records the owner of each object,
+//! so that compaction can move objects together.
 //!
-//! The arena takes and gives spans but never maps or unmaps one. Its user does that, outside the
-//! lock that guards the arena. Life of a span:
+//! The arena takes and gives spans but never maps or unmaps one. The user of the arena does that,
+//! outside the lock that guards the arena. Life of a span:
 //!
 //! ```text
 //! mapped by the user -> donate -> spare -> in use by a class -> empty -> spare -> release ->
@@ -167,7 +167,7 @@ impl Arena {
         !self.spare.is_empty()
     }
 
-    /// Returns the offset of an object for messages, counting the spans as consecutive.
+    /// Returns the offset of an object for messages, as if the spans were consecutive.
     pub(crate) fn offset(&self, object: Object) -> u64 {
         let span = self.spans[object.span as usize].as_ref().expect("a span in use");
         let start = usize::from(object.index) * self.classes[span.class as usize].size;
@@ -303,7 +303,7 @@ impl Arena {
         let Some(class) = self.classes.iter().position(can_give) else { return false };
         let groups = &self.classes[class].groups;
         let source = *groups.iter().find_map(|group| group.last()).expect("ARENA-3: free objects");
-        // Outside its group, the source is no destination.
+        // The source leaves its group, so that no object moves into it.
         self.leave_group(source);
         for _ in 0..moves_max {
             let groups = &self.classes[class].groups;

@@ -2,10 +2,10 @@
 //! in memory alone (`ebb_sys::secret`).
 //!
 //! Invariants:
-//! * CRYPT-1: no nonce is used twice, because each has a number of `counter`, and no number is
-//!   given twice. (64 bits of them last longer than any run.)
-//! * CRYPT-2: a page opens only at the location it was sealed for, because the tier and the page's
-//!   number in it are authenticated.
+//! * CRYPT-1: no nonce is used twice. Each nonce has a number from `counter`, which gives no number
+//!   twice. The 64 bits of the counter last longer than any run.
+//! * CRYPT-2: a page opens only at the location that it was sealed for. The seal authenticates the
+//!   tier and the page's number in the tier.
 
 use crate::page::Page;
 use chacha20poly1305::aead::AeadInPlace;
@@ -14,7 +14,7 @@ use ebb_sys::secret::Secret;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The data needed beside the bytes to open a page.
+/// The data that opens a page, beside the encrypted bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Seal {
     /// The part of the nonce that is new each time.

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 const MOVES_MAX: usize = 16;
 /// Number of unwanted pages that a transfer may include between two wanted ones.
 const GAP_MAX: u32 = 1;
-/// Number of slots looked up under one lock.
+/// Number of slots looked up in one hold of the lock.
 const LOOKUP_MAX: usize = 64;
 
 /// Where in memory a page was found.
@@ -75,8 +75,8 @@ impl Store {
         self.get_if(slot, None, page, true).map(|_| ())
     }
 
-    /// Fills `page` if it is in RAM, and returns the source. Returns `None` if it is in a file or
-    /// on a server.
+    /// Fills `page` if the slot's page is in RAM, and returns the source. Returns `None` if the
+    /// slot's page is in a file or on a server.
     pub fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<Option<Source>, StoreError> {
         Ok(match self.look(slot, None, page)? {
             Found::Filled(source) => Some(source),
@@ -84,8 +84,8 @@ impl Store {
         })
     }
 
-    /// Fills `page` and returns true if it is in RAM. Otherwise starts a read that will complete
-    /// with `token`, and returns false.
+    /// Fills `page` and returns true if the slot's page is in RAM. Otherwise starts a read that
+    /// will complete with `token`, and returns false.
     pub fn get_or_start(
         &self,
         slot: SlotId,
@@ -187,7 +187,8 @@ impl Store {
                     None => self.complete_alone(&wanted, f),
                 }
             } else {
-                // A bad block, or a node that is away, must not make the reads of others fail.
+                // A bad block, or a node that is away, must not make the other reads of the
+                // transfer fail.
                 for at in 0..job.wanted().len() {
                     let wanted = job.wanted()[at];
                     self.complete_alone(&wanted, f);
@@ -216,8 +217,8 @@ impl Store {
         }
     }
 
-    /// Completes a read by reading again, page by page and synchronously. For a server it starts a
-    /// new read instead, because the poller does not wait for servers.
+    /// Completes the read of a page by reading it synchronously. If the page is on a server, starts
+    /// a new read instead, because the poller does not wait for servers.
     fn complete_alone(&self, wanted: &Wanted, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
         let mut page = ZERO_PAGE;
         let result = match self.get_if(wanted.slot, Some(wanted.hash), &mut page, false) {
@@ -255,8 +256,8 @@ impl Store {
         })
     }
 
-    /// Reads a page; with `expected`, only if the slot still holds the page of that hash. Without
-    /// `wait`, it does not read a page on a server but returns its location.
+    /// Reads a page. With `expected`, fails unless the slot still holds the page of that hash.
+    /// Without `wait`, returns the location of a page on a server instead of reading it.
     fn get_if(
         &self,
         slot: SlotId,
@@ -299,7 +300,7 @@ impl Store {
         Err(StoreError::NotStored { slot })
     }
 
-    /// Looks a slot up and fills `page` if it is in RAM.
+    /// Looks a slot up, and fills `page` if the slot's page is in RAM.
     fn look(
         &self,
         slot: SlotId,

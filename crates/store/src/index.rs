@@ -1,10 +1,10 @@
 //! The table and the arena under one lock: every slot's location and the bytes of the pages in RAM.
 //!
-//! Everything here is short: nothing compresses, reads, writes, maps or waits. The caller gets back
-//! what must be done outside the lock (freeing a page of a file, dropping a span).
+//! Each function is short: it compresses nothing, does no I/O, maps nothing and does not wait. The
+//! caller does the rest outside the lock: it frees pages of files and drops spans.
 //!
-//! * INDEX-1: an object of the arena is allocated if and only if the table has an entry that names
-//!   it, under the slot that owns the object.
+//! * INDEX-1: an object of the arena is allocated if and only if an entry of the table names it.
+//!   That is the entry of the slot that owns the object.
 
 use crate::arena::{Arena, NoObject, Object};
 use crate::table::{FarLocation, Location, Table};
@@ -28,7 +28,7 @@ pub(crate) struct Index {
     /// Number of pages demoted from RAM to a file.
     pub demoted: u64,
     pub ram_writes: u64,
-    /// Numbers of reads: of the newest pages in RAM, and of pages that left it recently.
+    /// Numbers of reads: of the newest pages in RAM, and of pages that left RAM recently.
     pub edge_reads: (u64, u64),
 }
 
@@ -48,7 +48,7 @@ impl Index {
         }
     }
 
-    /// Counts the read of a page.
+    /// Counts the read of a page that is near a border of the RAM tier ([`Table::beyond_edge`]).
     pub(crate) fn note_read(&mut self, slot: SlotId) {
         match self.table.beyond_edge(slot) {
             Some(false) => self.edge_reads.0 += 1,
@@ -57,7 +57,8 @@ impl Index {
         }
     }
 
-    /// Stores bytes in the arena under a slot. Returns a page of a file that is now free.
+    /// Stores bytes in the arena under a slot. Returns the old location if it is in a file, for the
+    /// caller to free.
     pub(crate) fn set_ram(
         &mut self,
         slot: SlotId,
@@ -70,7 +71,7 @@ impl Index {
         Ok(self.set(slot, hash, Location::Ram { object, length: bytes.len() as u16 }))
     }
 
-    /// Records a location. Returns a page of a file that is now free.
+    /// Records a location. Returns the old location if it is in a file, for the caller to free.
     pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Location) -> Option<FarLocation> {
         match place {
             Location::Same(_) => {
@@ -90,7 +91,7 @@ impl Index {
         before.and_then(|place| self.vacate(place))
     }
 
-    /// Forgets a slot. Returns a page of a file that is now free.
+    /// Forgets a slot. Returns the old location if it is in a file, for the caller to free.
     pub(crate) fn clear(&mut self, slot: SlotId) -> Option<FarLocation> {
         let before = self.table.clear(slot);
         before.and_then(|place| self.vacate(place))

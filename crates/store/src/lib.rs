@@ -2,8 +2,8 @@
 //!
 //! A store is a list of tiers, fastest first: compressed RAM, then files and remote servers. It
 //! keeps pages under slot numbers ([`ebb_mm::types::SlotId`]). A read returns exactly the stored
-//! page or an error, never other data. For that the store keeps the 64-bit hash of every page
-//! beside its location and checks it at each read.
+//! page or an error, never other data. The store keeps the 64-bit hash of every page beside the
+//! page's location. It checks the hash at each read.
 //!
 //! ```text
 //! put_batch -> same word throughout? -> slot table          get, get_or_start, start_batch
@@ -17,11 +17,11 @@
 //! completions and remove.
 //!
 //! Invariants:
-//! * STORE-1: a slot's entry names a location only while that location holds the page. So an entry
-//!   is switched after the write has ended, and the old location is freed after that.
-//! * STORE-2: a read may lose a race, if its slot is removed, moved or stored anew meanwhile. The
-//!   hash shows that, and the read looks the slot up again. It fails if the slot no longer holds
-//!   the requested page.
+//! * STORE-1: a slot's entry names a location only while that location holds the page. So a put
+//!   switches the entry after the write has ended, and then frees the old location.
+//! * STORE-2: the page of a slot may be removed, moved or replaced during its read. The hash shows
+//!   that, and the read looks the slot up again. The read fails if the slot no longer holds the
+//!   requested page.
 //! * STORE-3: a put that fails leaves the slot's old page.
 //!
 //! Lock order: `put`, then `index`. `index` is never held across I/O, compression, mapping or
@@ -214,8 +214,8 @@ impl Store {
     /// Reports where the pages under slots are, in the order of the slots; `None` for a slot
     /// without a page.
     pub fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>)) {
-        /// Number of slots looked up in one hold of the lock, because other threads look slots up
-        /// for page faults.
+        /// Number of slots looked up in one hold of the lock. The number is small, because other
+        /// threads look slots up for page faults.
         const SLICE: usize = 64;
         for slice in slots.chunks(SLICE) {
             let mut places = [None; SLICE];
@@ -245,9 +245,10 @@ impl Store {
         matches!(self.far[usize::from(place.tier)], FarTier::Remote(_))
     }
 
-    /// Decides whether the copy in a slot may stand for a page that leaves memory unchanged. If
-    /// not, the caller should put the page anew. Returns true if the hash is right, unless the copy
-    /// is in a file and the page would fit into RAM. A copy in RAM becomes the newest.
+    /// Returns whether the copy in a slot may stand for a page that leaves memory unchanged, with
+    /// this hash. If not, the caller should put the page anew. A copy of another hash does not
+    /// count. Nor does a copy that was demoted from RAM, because the page belongs in RAM again. A
+    /// copy in RAM becomes the newest.
     #[must_use]
     pub fn reuse_copy(&self, slot: SlotId, hash: u64) -> bool {
         let mut index = lock(&self.index);
@@ -264,7 +265,7 @@ impl Store {
     }
 
     /// Returns whether the copy under a slot is worth keeping beside the page in memory. A copy in
-    /// RAM takes room from pages that have no other.
+    /// RAM takes room from pages that have no copy elsewhere.
     #[must_use]
     pub fn is_worth_keeping(&self, slot: SlotId) -> bool {
         let place = lock(&self.index).table.get(slot);
@@ -273,7 +274,7 @@ impl Store {
 
     /// Forgets the page under a slot, if there is one.
     pub fn remove(&self, slot: SlotId) {
-        /// Number of spans left by removals that may wait for the next put to use or unmap them.
+        /// Number of spare spans that removals leave for the next put to use or unmap.
         const SPARE_MAX: usize = 16;
         let (freed, span) = {
             let mut index = lock(&self.index);
@@ -300,8 +301,8 @@ impl Store {
         lock(&self.index).arena.occupied()
     }
 
-    /// Changes the limit of the RAM tier. A lower one takes effect with the following calls of
-    /// [`Store::put_batch`], which may be empty: each moves some pages to the next tier.
+    /// Changes the limit of the RAM tier. The following calls of [`Store::put_batch`] apply a lower
+    /// limit: each moves some pages to the next tier. Their batches may be empty.
     pub fn set_ram_limit(&self, bytes: u64) {
         if self.has_ram {
             lock(&self.index).arena.limit = bytes;
@@ -316,7 +317,7 @@ impl Store {
         }
     }
 
-    /// Returns false when every tier is full.
+    /// Returns whether any tier has room.
     #[must_use]
     pub fn has_room(&self) -> bool {
         lock(&self.index).arena.has_room() || self.far.iter().any(|tier| !tier.is_full())

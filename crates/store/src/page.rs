@@ -21,7 +21,8 @@ pub fn page_hash(page: &Page) -> u64 {
 pub fn same_filled(page: &Page) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
     let first = words[0];
-    // Pages that start alike often end differently, so the last word settles most of them at once.
+    // Many pages repeat their first word for a while and end with another. The comparison with the
+    // last word finds most of those at once.
     (words[words.len() - 1] == first && words.iter().all(|word| *word == first))
         .then(|| u64::from_ne_bytes(first))
 }

@@ -1,7 +1,8 @@
 //! Stores pages: the reclaim side.
 //!
-//! One thread at a time runs this code (`Store::put`), with its own buffers. The index is locked
-//! only to copy compressed bytes in, to copy bytes of demoted pages out, and to switch entries.
+//! One thread at a time runs this code, under the lock `Store::put`, whose state has its buffers.
+//! The thread locks the index only for short steps. It copies compressed bytes in or out, moves
+//! objects together, or switches entries.
 
 use crate::arena::{NoObject, SPAN_BYTES};
 use crate::error::{StoreError, TierName};
@@ -24,9 +25,11 @@ const KEEP_ALONE_MAX: usize = PAGE_SIZE / 16 * 15;
 const SPARE_KEEP: usize = 4;
 /// Number of compaction steps in one call of `put_batch` while there is no need for room.
 const UPKEEP_STEPS: usize = 16;
-/// Number of demotions in one call of `put_batch` that bring the RAM tier under a lowered limit.
+/// Largest number of rounds in one call of `put_batch` that bring the RAM tier under a lowered
+/// limit. A round compacts or demotes.
 const SHRINK_ROUNDS: usize = 8;
-/// How often one page may ask for room in RAM: spans to map, clusters to demote.
+/// Largest number of steps by which a put makes room in RAM for one page. A step maps a span,
+/// compacts or demotes.
 const ROOM_TRIES: usize = 16;
 /// Number of compaction steps before pages are demoted because no span is free.
 const COMPACT_TRIES: usize = 64;
@@ -102,8 +105,9 @@ impl PutState {
 
 impl Store {
     /// Stores pages under slots and replaces the slots' old pages. `results` gets one result for
-    /// each page, in order. Pages that belong together should come together, in address order,
-    /// because those that go to a file are laid side by side. An empty batch does upkeep only.
+    /// each page, in order. Pages that belong together should come together, in address order. The
+    /// store lays the pages of a batch that go to a file side by side. An empty batch does upkeep
+    /// only.
     pub fn put_batch(&self, pages: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>) {
         results.clear();
         results.resize_with(pages.len(), || Ok(()));
@@ -241,8 +245,8 @@ impl Store {
         demoted
     }
 
-    /// Decompresses the chosen pages side by side into the staging buffer. Drops pages that are
-    /// gone from the choice.
+    /// Decompresses the chosen pages side by side into the staging buffer. Removes pages that have
+    /// left their location from `chosen`.
     fn unpack(&self, demotion: &mut Demotion) {
         let Demotion { staging, chosen, compressed } = demotion;
         let mut kept = 0;
@@ -289,7 +293,7 @@ impl Store {
     }
 
     /// Writes pages to the first file that takes them, in runs as long as the space map has them.
-    /// Calls `fate` for each page.
+    /// Calls `fate` with each page's index and its location or error.
     fn write(&self, bytes: &[u8], mut fate: impl FnMut(usize, Result<FarLocation, &NotWritten>)) {
         let count = bytes.len() / PAGE_SIZE;
         let mut at = 0;
@@ -372,7 +376,8 @@ impl Store {
         self.release_spare();
     }
 
-    /// Unmaps spare spans that are too many or above the limit.
+    /// Unmaps spare spans beyond [`SPARE_KEEP`], and any spare span while the arena exceeds its
+    /// limit.
     fn release_spare(&self) {
         loop {
             // A statement of its own, so that the span is unmapped after the lock is released.

@@ -3,14 +3,14 @@
 //! `remote::url`.
 //!
 //! SIZE is in bytes, or with K, M, G or T in powers of 1024. A PATH differs from a SIZE by its `/`.
-//! A PATH cannot contain a comma or a colon. Such a path is refused and never cut short silently,
-//! because its rest is no valid tier or size.
+//! A PATH cannot contain a comma or a colon. The parser refuses such a path, because the part after
+//! the comma or colon is no valid tier or size.
 
 use crate::remote::url::{self, RedisSpec};
 use std::fmt;
 use std::path::PathBuf;
 
-/// One tier as the user asked for it.
+/// One tier, as the user specified it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TierSpec {
     /// Compressed pages in RAM.

@@ -1,16 +1,16 @@
-//! The slot table: for each slot the location and hash of its page, and a queue of the pages in the
-//! RAM tier, oldest first.
+//! The slot table: the location and hash of each slot's page. It includes a queue of the pages in
+//! the RAM tier, oldest first.
 //!
 //! A slot takes 16 bytes, in chunks that never move: growth adds a chunk and copies nothing. The
-//! queue's links take 8 bytes more. They exist only for runs of slots of which one is in RAM,
-//! because a page in a file needs none.
+//! queue's links take 8 bytes more. A run of slots has links only while the page of one of them is
+//! in RAM.
 //!
 //! Invariants:
 //! * TABLE-1: the queue holds exactly the slots whose location is in RAM, in the order in which
-//!   they were stored.
+//!   they were stored or renewed.
 //! * TABLE-2: the lowest bits of an entry's word are its kind; an empty entry is all zeros.
-//! * TABLE-3: the newest [`EDGE_SHARE`]th of the queue, and no other entry, is marked as newest;
-//!   `edge` is the oldest of them.
+//! * TABLE-3: the entries marked as newest are the last ones of the queue, and `edge` is the oldest
+//!   of them. After an addition they are at most 1/[`EDGE_SHARE`] of the queue, rounded up.
 //! * TABLE-4: a run of slots has links exactly while one of them is in RAM.
 
 use crate::arena::Object;
@@ -22,8 +22,8 @@ const CHUNK: usize = 1024;
 const RUN: usize = 64;
 /// Number of unused link blocks that are kept for the next run.
 const SPARE_MAX: usize = 32;
-/// The newest `1/EDGE_SHARE` of the RAM tier counts as its edge: pages that would not be there yet
-/// if memory were larger.
+/// The newest `1/EDGE_SHARE` of the RAM tier is its edge. With more memory these pages would not be
+/// in the tier yet.
 const EDGE_SHARE: u32 = 8;
 /// Marks the end of the queue.
 const END: u32 = u32::MAX;
@@ -195,7 +195,7 @@ impl Table {
         &mut links.of[slot as usize % RUN]
     }
 
-    /// Adds a slot to RAM as the newest (TABLE-1, TABLE-4).
+    /// Adds a slot to the queue as the newest (TABLE-1, TABLE-4).
     fn enqueue(&mut self, slot: u32) {
         let run = slot as usize / RUN;
         if run >= self.links.len() {
@@ -215,7 +215,7 @@ impl Table {
         self.newest = slot;
     }
 
-    /// Removes a slot from RAM (TABLE-1, TABLE-4). Returns its successor.
+    /// Removes a slot from the queue (TABLE-1, TABLE-4). Returns the next slot.
     fn dequeue(&mut self, slot: u32) -> u32 {
         let Link { prev, next } = self.link(slot);
         match prev {
@@ -260,7 +260,7 @@ impl Table {
         before
     }
 
-    /// TABLE-3.
+    /// Restores TABLE-3 after an addition.
     fn settle_edge(&mut self) {
         while self.edge_len > self.ram_len.div_ceil(EDGE_SHARE) {
             self.entry_mut(self.edge).word &= !NEWEST;
@@ -268,9 +268,9 @@ impl Table {
         }
     }
 
-    /// Returns whether the page of a slot is near a border of the RAM tier. `Some(false)`: it is
-    /// among the newest in RAM, and would be in memory itself if memory were larger. `Some(true)`:
-    /// it left RAM recently, and would be there if the tier were larger.
+    /// Returns whether the page of a slot is near a border of the RAM tier. `Some(false)`: the page
+    /// is among the newest in RAM, and would still be uncompressed if memory were larger.
+    /// `Some(true)`: the page left RAM recently, and would be in RAM if the tier were larger.
     pub(crate) fn beyond_edge(&self, slot: SlotId) -> Option<bool> {
         let entry = self.entry(slot.0)?;
         if entry.word & KIND == RAM {
@@ -280,7 +280,7 @@ impl Table {
         (since <= self.ram_len.div_ceil(EDGE_SHARE)).then_some(true)
     }
 
-    /// Returns how many pages are at the edge.
+    /// Returns the largest number of pages at the edge.
     pub(crate) fn edge_len(&self) -> u32 {
         self.ram_len.div_ceil(EDGE_SHARE)
     }

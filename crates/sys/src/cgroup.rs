@@ -13,8 +13,8 @@ pub struct Limit {
     pub file: PathBuf,
 }
 
-/// Returns the smallest memory limit that applies to this process. Returns None if there is none or
-/// none is visible.
+/// Returns the smallest memory limit that applies to this process. Returns None if no limit is set
+/// or visible.
 #[must_use]
 pub fn memory_limit() -> Option<Limit> {
     let limit = |(file, text): (PathBuf, String)| Some(Limit { bytes: bytes(&text)?, file });
@@ -97,7 +97,8 @@ impl Resource {
             let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
             has(controllers, controller).then_some(group)
         })?;
-        // Nothing beyond the root of the mount is visible. Its own group is then the nearest one.
+        // Nothing beyond the root of the mount is visible. The group at the root is then the
+        // nearest one.
         let below = Path::new(group).strip_prefix(&root).unwrap_or(Path::new(""));
         let own = top.join(below);
         let up = own.ancestors().take_while(|folder| folder.starts_with(&top));

@@ -2,14 +2,15 @@
 //! notice.
 //!
 //! A thread is frozen in the same way as it takes a signal. The kernel restarts most system calls
-//! after that. Some calls give up although no handler has run, with `EINTR` or with a part of their
-//! work done. (signal(7): "Interruption of system calls and library functions by stop signals".)
+//! that a signal without a handler interrupts. Some calls give up although no handler has run, with
+//! `EINTR` or with a part of their work done. (signal(7): "Interruption of system calls and library
+//! functions by stop signals".)
 //!
 //! * CUT-1: a call that has done nothing is restarted. Its time limit, if any, begins anew.
 //! * CUT-2: for a call that has done a part, the thread does the rest, and the call returns the
 //!   sum.
-//! * CUT-3: a call that might have given up by itself with the same result is treated alike. If it
-//!   is restarted or does the rest, it gives up again, at once.
+//! * CUT-3: a call that might have given up by itself with the same result is treated alike. Such a
+//!   call gives up again at once when it is restarted or does the rest.
 
 use libc::{c_long, user_regs_struct as Registers};
 
@@ -117,8 +118,8 @@ impl Rest {
         })
     }
 
-    /// Returns the registers that the program sees after `more` of the rest. The program's next
-    /// call reports an error, as after any partial result.
+    /// Returns the registers that the program sees after `more` of the rest. If the rest failed,
+    /// the program's next call reports the error, as after any partial result.
     pub(crate) fn sum(&self, more: i64) -> Registers {
         Registers { rax: self.found.rax + more.max(0).cast_unsigned(), ..self.found }
     }

@@ -1,8 +1,9 @@
-//! Handle on one process: its open descriptors replace any later use of its number.
+//! Handle on one process: open descriptors that take the place of the process's number.
 //!
-//! A process's number may belong to another process by the time it is used. It means another
-//! process in another pid namespace, and it can be made up. An open directory `/proc/PID` stays
-//! that process's: later opens through it fail once the process is gone. A pidfd behaves likewise.
+//! A process's number may belong to another process by the time it is used. The number means
+//! another process in another pid namespace, and a sender can forge it. An open directory
+//! `/proc/PID` stays that process's: later opens through it fail once the process is gone. A pidfd
+//! behaves likewise.
 //!
 //! * HANDLE-1: directory and pidfd belong to the same process. The pidfd was made first, and the
 //!   process had not ended after the directory was opened. The number thus belonged to the process
@@ -40,9 +41,10 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Returns whether a caller with the real user `user`, the real group `group` and its own
-    /// `capabilities` may look into the process. The process must act as no other user and no other
-    /// group, and must have no capability that the caller lacks.
+    /// Returns whether a caller may look into the process. The caller has the real user `user`, the
+    /// real group `group` and its own `capabilities`. Root may look into any process. For another
+    /// caller the process must act as this user and this group alone. It must have no capability
+    /// that the caller lacks.
     #[must_use]
     pub fn are_of(&self, user: u32, group: u32, capabilities: u64) -> bool {
         let same = self.users == [user; 4] && self.groups == [group; 4];
@@ -175,8 +177,8 @@ impl Handle {
     }
 
     /// Returns whether a thread of the process waits for a page that it has accessed in user mode.
-    /// Within a system call the file shows the number of the call. Only a process that may trace
-    /// the thread sees this.
+    /// For such a thread the file `syscall` begins with -1. Within a system call it begins with the
+    /// number of the call. Only a process that may trace the thread sees this.
     #[must_use]
     pub fn touches(&self, thread: u32) -> bool {
         self.text(&Self::name_of(Some(thread), "syscall")).is_ok_and(|text| text.starts_with("-1 "))

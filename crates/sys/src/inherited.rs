@@ -1,9 +1,9 @@
-//! Records what this process inherited from its parent, so that a program started by it gets the
-//! same.
+//! Records signal dispositions, blocked signals and closed streams that this process inherited from
+//! its parent. A program that this process starts gets the same.
 //!
-//! Rust's runtime changes some of it before `main`: it ignores SIGPIPE and opens closed standard
-//! streams. A constructor therefore records it earlier. Ebb's own processes later change more of it
-//! for themselves (see [`keep_going`]).
+//! Rust's runtime changes some of these before `main`: it ignores SIGPIPE and opens closed standard
+//! streams. A constructor therefore records them earlier. Ebb's own processes later change more
+//! dispositions for themselves (see [`keep_going`]).
 //!
 //! * INHERITED-1: the record never changes: it is written once, before there is a second thread.
 //! * INHERITED-2: `restore` is safe between `fork` and `exec`, because it only makes system calls
@@ -106,8 +106,8 @@ pub fn descriptors() -> Vec<OwnedFd> {
     numbers.into_iter().filter(passed_on).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect()
 }
 
-/// Replaces standard input and output by `fd`, so that readers and writers at the other ends no
-/// longer wait for this process.
+/// Replaces standard input and output by `fd`. Readers and writers at the other ends then no longer
+/// wait for this process.
 pub fn leave_streams(fd: &impl AsRawFd) {
     // SAFETY: replaces standard streams, which no value owns, by copies of an open descriptor.
     unsafe {

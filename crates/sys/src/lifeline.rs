@@ -8,8 +8,8 @@
 //! * LIFELINE-1: this process writes nothing to the pipe. The write end closes when this process
 //!   ends, and not before.
 //! * LIFELINE-2: each descriptor given out is a separate open file. Its process is tied while the
-//!   descriptor is open anywhere. The kernel records the process itself and not its number, and the
-//!   number still belonged to that process when it was set.
+//!   descriptor is open anywhere. The kernel records the process itself and not its number. The
+//!   number still belonged to the process when the owner was set.
 
 use crate::handle::Handle;
 use rustix::fs::{Mode, OFlags};
@@ -41,7 +41,7 @@ impl Lifeline {
         Ok(Self { read, _write: write })
     }
 
-    /// Ties a process: the kernel kills it (SIGKILL) if the line breaks while the returned
+    /// Ties a process: the kernel kills the process (SIGKILL) if the pipe breaks while the returned
     /// descriptor is open anywhere.
     pub fn tie(&self, process: &Handle) -> io::Result<OwnedFd> {
         const PROCESS: libc::c_int = 1;

@@ -1,5 +1,5 @@
-//! Resource limits (`ulimit`): Ebb's own processes lift theirs as far as permitted, and the program
-//! keeps them.
+//! Resource limits (`ulimit`): Ebb's own processes lift their limits as far as permitted, and the
+//! program keeps its limits.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -2,8 +2,8 @@
 //!
 //! `process_vm_readv` pins the pages that it reads. Before the kernel pins a page that is shared
 //! after a fork, it copies the page (`gup_must_unshare`, since Linux 5.19). Such a read would
-//! double the page. `/proc/PID/mem` only reads it. Nor does it wait for a page that is missing
-//! under a userfaultfd.
+//! double the page. A read of `/proc/PID/mem` leaves the page shared. It does not wait for a page
+//! that is missing under a userfaultfd, either.
 
 use std::fs::File;
 use std::io;

@@ -46,8 +46,8 @@ pub const EXCLUSIVE_RUN_MAX: usize = 256;
 /// Filter of a scan.
 #[derive(Clone, Copy)]
 struct Wanted {
-    /// Categories that decide about a page; those of them that it must not have; and categories
-    /// that the result distinguishes.
+    /// Categories that decide whether a page is wanted, and the ones among them that a wanted page
+    /// lacks. The last are the categories that the kernel distinguishes in the result.
     mask: u64,
     inverted: u64,
     told: u64,
@@ -107,14 +107,14 @@ impl Pagemap {
         self.scan(start, end, Wanted { mask, inverted: 0, told: PRESENT }, found)
     }
 
-    /// Returns how many pages from `page` (a page number) on, in a row and `most` at most, are in
-    /// memory and mapped by this process alone.
+    /// Returns how many pages in a row, `most` at most, are in memory and mapped by the process
+    /// alone. `page` is the number of the first page.
     pub fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
         self.run(page, most, WORD_PRESENT | WORD_EXCLUSIVE)
     }
 
-    /// Returns how many of the `count` pages from `page` (a page number) on are in memory and
-    /// mapped by other processes, too.
+    /// Returns how many of `count` pages are in memory and mapped by other processes, too. `page`
+    /// is the number of the first page.
     pub fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
         let (mut at, mut shared) = (page, 0);
         while at < page + count {
@@ -133,11 +133,11 @@ impl Pagemap {
         Ok(self.run(page, 1, WORD_PRESENT)? == 1)
     }
 
-    /// Returns which of the `count` pages from `page` (a page number) on are unmapped. An unmapped
-    /// page has no page in memory or in the kernel's swap, and no marker of a guard or of a lost
-    /// page. Each of these shows as swapped, on every kernel that has it. A marker of write
-    /// protection shows as swapped, too, but its page is unmapped. Only this marker also shows as
-    /// write-protected.
+    /// Returns which of `count` pages are unmapped. `page` is the number of the first page. An
+    /// unmapped page is neither in memory nor in the kernel's swap, and is neither a guard nor
+    /// poisoned. Every kernel that has guards and poisoned pages shows them as swapped. A marker of
+    /// write protection shows as swapped, too, but its page is unmapped. Only this marker also
+    /// shows as write-protected.
     pub fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
         let mut words = vec![0; 8 * count];
         let is_vacant =

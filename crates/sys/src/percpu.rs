@@ -72,8 +72,7 @@ impl Membarrier {
     /// # Panics
     /// If the kernel refuses: a caller that goes on without the fence would break its own protocol.
     pub fn fence_all(&self) {
-        // A registered process cannot fail here. A failed fence would let a drain and an owner use
-        // a list at the same time.
+        // The kernel refuses no registered process.
         let done = membarrier(PRIVATE_EXPEDITED);
         assert_eq!(done, 0, "membarrier failed after registration");
     }

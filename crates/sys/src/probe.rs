@@ -26,8 +26,9 @@ pub fn program_may_trace() -> bool {
         || (root && process::capabilities("CapBnd") & bit != 0)
 }
 
-/// Creates a userfaultfd as the program will: for faults in the kernel, too, by the system call or
-/// by `/dev/userfaultfd`, and without capabilities that only this executable has.
+/// Creates a userfaultfd as the program will, by the system call or by `/dev/userfaultfd`. It is
+/// for faults in the kernel, too. The thread that creates it has no capability that only this
+/// executable has.
 pub fn userfaultfd_of_program() -> io::Result<Uffd> {
     if program_may_trace() {
         return Uffd::create(false);

@@ -104,9 +104,9 @@ fn parse_area(line: &str) -> Option<Area> {
 /// Request number of the query for the area that holds an address (Linux 6.11 and newer).
 const PROCMAP_QUERY: u64 =
     (0b11 << 30) | ((size_of::<Query>() as u64) << 16) | ((b'f' as u64) << 8) | 17;
-/// Flag of a query that returns the next area if none holds the address. Then the bits of a
-/// readable, a writable, an executable and a shared area.
+/// Flag of a query that returns the next area if none holds the address.
 const COVERING_OR_NEXT: u64 = 0x10;
+/// Bit in the answer: the area is readable. The next three: writable, executable, shared.
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 const EXECUTABLE: u64 = 4;
@@ -338,7 +338,7 @@ pub fn waits_for(thread: u32) -> String {
 }
 
 /// Returns whether process `pid` has other seccomp filters than this process. An unexpected system
-/// call may end such a process. Returns true if that cannot be known.
+/// call may end such a process. Returns true if the filters cannot be known.
 #[must_use]
 pub fn has_other_filters(pid: u32) -> bool {
     let of = |process: &str| {
@@ -383,7 +383,8 @@ pub(crate) fn parse_stopped(status: &str, is_own: impl Fn(u32) -> bool) -> bool 
     }
 }
 
-/// Returns whether unblocked signals are pending for a thread, or whether that cannot be known.
+/// Returns whether unblocked signals are pending for a thread. Returns true if the signals cannot
+/// be known.
 #[must_use]
 pub fn has_signals(thread: u32) -> bool {
     let Ok(status) = read_text(format!("/proc/{thread}/status")) else { return true };
@@ -396,8 +397,8 @@ pub fn has_signals(thread: u32) -> bool {
     sets.is_none_or(|((own, shared), blocked)| (own | shared) & !blocked != 0)
 }
 
-/// Returns whether a process has only one number, and thus is in the pid namespace of the mounted
-/// `/proc` and in no inner one.
+/// Returns whether a process has only one number. Such a process is in the pid namespace of the
+/// mounted `/proc`, and in no inner one.
 #[must_use]
 pub fn is_of_this_namespace(pid: u32) -> bool {
     let status = read_text(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -411,8 +412,8 @@ fn all() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Returns all processes that act as this user and as no other, because root may see every user's
-/// processes.
+/// Returns all processes whose real and effective user is this user. For root this leaves out the
+/// processes of other users.
 fn own() -> impl Iterator<Item = u32> {
     let user = rustix::process::geteuid().as_raw();
     all().filter(move |&pid| {
@@ -424,7 +425,7 @@ fn own() -> impl Iterator<Item = u32> {
     })
 }
 
-/// Returns the processes of this user that map a file of this directory. Takes long.
+/// Returns the processes of this user that map a file of this directory. The search takes long.
 #[must_use]
 pub fn mapping_of(folder: &std::path::Path) -> Vec<u32> {
     let maps = |pid: &u32| {
@@ -435,7 +436,7 @@ pub fn mapping_of(folder: &std::path::Path) -> Vec<u32> {
 }
 
 /// Returns the processes of this user that were started with the environment variable `name` set to
-/// `value`. Takes long.
+/// `value`. The search takes long.
 #[must_use]
 pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
     let wanted = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
@@ -452,7 +453,7 @@ pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
 pub fn status_of_ended(pid: u32) -> Option<i32> {
     use std::os::unix::fs::MetadataExt;
     let user = rustix::process::geteuid();
-    // To a user without permission the kernel shows zero.
+    // The kernel shows the status 0 to a user without permission.
     let own = |of: std::fs::Metadata| user.is_root() || of.uid() == user.as_raw();
     std::fs::metadata(format!("/proc/{pid}")).ok().filter(|of| own(of.clone()))?;
     let text = read_text(format!("/proc/{pid}/stat")).ok()?;

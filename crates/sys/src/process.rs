@@ -74,8 +74,8 @@ impl Pidfd {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
     }
 
-    /// Opens thread `thread`. Its end shows as soon as that thread ends, even if other threads of
-    /// the process live on.
+    /// Opens a descriptor of thread `thread`. The descriptor shows the end of this thread, even if
+    /// other threads of the process live on.
     pub fn open_thread(thread: u32) -> io::Result<Self> {
         // PIDFD_THREAD, since Linux 6.9.
         // SAFETY: takes two integers; returns a new descriptor or an error.
@@ -207,12 +207,12 @@ pub fn hand_over(command: &mut Command) {
     }
 }
 
-/// Makes a process that is no child of this one and has its own session. Returns false here and
-/// true there. To be called while there is only one thread.
+/// Makes a process that is no child of this one and has its own session. Returns false in this
+/// process and true in the new one. The calling thread must be the only one.
 ///
-/// The nearest subreaper or init adopts the new process. This process does not adopt it, even if it
-/// is a subreaper, because it gives up that role until the adoption. No child is left to be waited
-/// for, and no SIGCHLD stays pending.
+/// The nearest subreaper or init adopts the new process. A subreaper gives up that role until the
+/// adoption. So this process does not adopt the new one. No child is left to be waited for, and no
+/// SIGCHLD stays pending.
 pub fn double_fork() -> io::Result<bool> {
     let mut adopts: libc::c_int = 0;
     // SAFETY: the arguments are integers, and an integer that outlives the call.
@@ -281,8 +281,8 @@ pub fn children_cpu() -> std::time::Duration {
     of(usage.ru_utime) + of(usage.ru_stime)
 }
 
-/// Makes this process a subreaper: it adopts orphans below it, so that it can wait for the whole
-/// tree.
+/// Makes this process a subreaper: it adopts orphaned descendants, so that it can wait for the
+/// whole tree.
 pub fn adopt_orphans() {
     // SAFETY: an integer operation on this process.
     unsafe {

@@ -1,10 +1,10 @@
 //! Manages the right that this process has beyond its user's rights: `CAP_SYS_PTRACE`, from the
 //! capabilities of its file.
 //!
-//! * RIGHTS-1: from [`lower`] on the capability is permitted but not effective. One thread at a
-//!   time makes it effective, for the calls that need it. Before that the thread checks whose
-//!   process the calls concern ([`crate::handle::Credentials::are_of`]).
-//! * RIGHTS-2: for root nothing changes: no capability is laid down, and none need be taken up.
+//! * RIGHTS-1: from [`lower`] on the capability is permitted but not effective. A thread makes it
+//!   effective for itself, for the calls that need it. Before that the thread checks whose process
+//!   the calls concern ([`crate::handle::Credentials::are_of`]).
+//! * RIGHTS-2: root gives up no capability, and so need not take one up again.
 
 use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -71,9 +71,9 @@ impl Drop for Tracing {
     }
 }
 
-/// Calls `action`, which may use this process's own files in `/proc`. These belong to root while
-/// the process has more rights than its user. Other processes gain no access meanwhile, because
-/// tracing a process requires every right that it has.
+/// Calls `action`, which may use this process's own files in `/proc`. Those files belong to root
+/// while the process has more rights than its user. Other processes gain no access meanwhile,
+/// because tracing a process requires every right that it has.
 pub fn with_own_files<T>(action: impl FnOnce() -> T) -> T {
     let hidden =
         matches!(dumpable_behavior(), Ok(behavior) if behavior != DumpableBehavior::Dumpable);

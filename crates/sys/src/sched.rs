@@ -79,8 +79,8 @@ pub fn this_thread() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-/// Puts thread `thread` (0: this one) into the class `SCHED_IDLE`: it runs only while its CPU has
-/// nothing else to do. To the scheduler a CPU that runs only such threads is idle.
+/// Puts thread `thread` (0: this one) into the class `SCHED_IDLE`. The thread then runs only while
+/// its CPU has nothing else to do. To the scheduler a CPU that runs only such threads is idle.
 pub fn run_when_idle(thread: u32) -> io::Result<()> {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: the structure outlives the call.
@@ -100,9 +100,9 @@ pub fn keep_io_priority() -> io::Result<()> {
     const NORMAL: libc::c_long = BEST_EFFORT | 4;
     // SAFETY: integers only.
     let now = unsafe { libc::syscall(libc::SYS_ioprio_get, THREAD, 0) };
-    // The value means "no class of its own", in the form of older kernels.
+    // Older kernels report the class 0, which means "no class of its own".
     let now = if now >> CLASS_SHIFT == 0 { NORMAL } else { now };
-    // Another class was explicitly set, and stays by itself.
+    // Another class was set explicitly, and the thread keeps it in any case.
     if now >> CLASS_SHIFT != BEST_EFFORT >> CLASS_SHIFT {
         return Ok(());
     }
@@ -111,8 +111,8 @@ pub fn keep_io_priority() -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives thread `thread` (0: this one) an ordinary share of CPU time in short slices, so that it
-/// runs soon after it wakes, even beside busy threads.
+/// Gives thread `thread` (0: this one) an ordinary share of CPU time in short slices. The thread
+/// then runs soon after it wakes, even beside busy threads.
 pub fn run_soon(thread: u32) -> io::Result<()> {
     #[repr(C)]
     #[derive(Default)]

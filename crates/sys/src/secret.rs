@@ -1,5 +1,5 @@
-//! Secret of a few bytes that is only in memory: never swapped out, in no core dump, in no forked
-//! child, and overwritten on drop.
+//! Secret of a few bytes that is only in memory. It is never swapped out, is in no core dump and in
+//! no forked child, and is overwritten on drop.
 
 use crate::anon::AnonBuffer;
 use rustix::mm::{Advice, madvise, mlock};

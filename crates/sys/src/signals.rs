@@ -129,8 +129,7 @@ pub fn send(pid: u32, signal: i32) {
     }
 }
 
-/// Makes SIGPIPE end this process quietly, as it ends other commands, once no process reads its
-/// output.
+/// Makes SIGPIPE end this process quietly once no process reads its output, as other commands end.
 pub fn end_on_closed_pipe() {
     // SAFETY: sets a signal to its default; no code of this process handles it.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

@@ -26,7 +26,8 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// Checks the result of a call that waits. Such a call with a time limit fails with EINTR if its
-/// thread is stopped and continued. It is then repeated, and its time limit starts anew.
+/// thread is stopped and continued. This function then repeats the call, whose time limit starts
+/// anew.
 fn check_waiting(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     loop {
         if let Ok(done) = usize::try_from(call()) {

@@ -10,8 +10,8 @@ use std::time::Instant;
 /// Returns the counter's present value.
 #[must_use]
 pub fn now() -> u64 {
-    // SAFETY: every x86-64 processor has the counter, and Linux lets programs read it unless asked
-    // not to.
+    // SAFETY: every x86-64 processor has the counter, and Linux lets a program read it unless the
+    // program forbids that (`PR_SET_TSC`).
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 

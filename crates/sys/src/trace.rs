@@ -1,11 +1,11 @@
 //! Freezes a thread of another process by ptrace, unseen by its parent and by itself.
 //!
-//! All calls for one thread must come from the same thread of this process. If that thread ends,
-//! the kernel releases every thread that it traced.
+//! All calls for a traced thread must come from one thread of this process. If the tracing thread
+//! ends, the kernel releases every thread that it traced.
 //!
 //! * PTRACE-1: freezing may make a system call of the thread give up. [`let_go`] repairs such a
-//!   call (`cut_short.rs`). It does not if a signal is pending for the thread, because the call
-//!   would have given up for that as well.
+//!   call (`cut_short.rs`). If a signal is pending for the thread, [`let_go`] leaves the call as it
+//!   is. The signal would have made the call give up as well.
 
 use crate::cut_short::{self, Remedy};
 use crate::proc;
@@ -153,7 +153,8 @@ impl Rest {
         self.thread
     }
 
-    /// Resumes the thread, which has stopped again. Returns what is still to be done, if anything.
+    /// Resumes the thread, which has stopped again. Returns `self` if the thread still has to do
+    /// the rest.
     pub fn go_on(mut self, stop: Stop) -> Option<Self> {
         if stop == Stop::Call && !self.has_begun {
             self.has_begun = true;

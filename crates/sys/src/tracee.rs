@@ -1,9 +1,9 @@
-//! Traced program that stops, at its first instruction or anywhere else, and runs calls for this
-//! process before it goes on (ptrace).
+//! Traced program (ptrace). It stops at its first instruction or anywhere else, and makes calls for
+//! this process before it goes on.
 //!
-//! * TRACEE-1: whatever goes wrong, the program is released as it was found: with its registers,
-//!   its pending signals and its memory, except for requested changes. An interrupted system call
-//!   goes on or is restarted, as after a signal.
+//! * TRACEE-1: whatever goes wrong, the program is released as it was found, except for requested
+//!   changes. It has the registers, pending signals and memory that it had. An interrupted system
+//!   call goes on or is restarted, as after a signal.
 //! * TRACEE-2: all calls come from the thread that started or interrupted the program.
 //! * TRACEE-3: if the program dies, its status is left for its parent to collect.
 //! * TRACEE-4: signals of others (SIGSTOP, SIGCONT, SIGTRAP) that come meanwhile are not taken for
@@ -53,7 +53,7 @@ struct Thread {
     held_back: Option<libc::c_int>,
 }
 
-/// Ptrace option: the kernel kills the program if this process ends while it traces it.
+/// Ptrace option: the kernel kills the program if this process ends before the release.
 const OPTIONS: usize = libc::PTRACE_O_EXITKILL as usize;
 /// Bytes below the stack pointer that code may use without moving it (the red zone), twice.
 const RED_ZONE: u64 = 256;
@@ -67,22 +67,22 @@ impl Tracee {
     /// The process has ended, or cannot be traced.
     pub fn of(pid: u32) -> Result<Self> {
         let mut thread = Thread { pid: pid as libc::pid_t, held_back: None };
-        // The kernel sends this trap as if the program itself had.
+        // The trap of an exec looks as if the program had sent it, so every trap is accepted here.
         thread.wait_for_trap(libc::PTRACE_CONT, |_| Ok(true))?;
         thread.request(libc::PTRACE_SETOPTIONS, 0, OPTIONS)?;
         Self::standing(thread)
     }
 
     /// Stops process `pid` in its first thread, wherever that is. Other threads go on. A system
-    /// call that gives up because of this is restarted. A call that has done a part is not; it ends
-    /// with the partial result.
+    /// call that gives up because of the stop is restarted. A call that has done a part is not, and
+    /// returns the partial result.
     ///
     /// # Errors
     /// The process has ended or is stopped, is already traced, or may not be traced.
     pub fn interrupt(pid: u32) -> Result<Self> {
         request(pid as libc::pid_t, libc::PTRACE_SEIZE, 0, OPTIONS)?;
-        // Created only after the request has succeeded, because its drop releases the process.
-        // Another tracer's process must not be released.
+        // The value is created only after the request has succeeded, because its drop releases the
+        // process. A process of another tracer must not be released.
         let mut thread = Thread { pid: pid as libc::pid_t, held_back: None };
         thread.request(libc::PTRACE_INTERRUPT, 0, 0)?;
         loop {
@@ -92,8 +92,7 @@ impl Tracee {
                 (_, libc::PTRACE_EVENT_STOP) => {
                     return Err(Error::other(format!("it is stopped: kill -CONT {pid}")));
                 }
-                // The signal was already on its way when the thread was interrupted, so the thread
-                // gets it first.
+                // The signal was sent before the interruption, so the thread gets it first.
                 _ => thread.request(libc::PTRACE_CONT, 0, signal as usize)?,
             }
         }

@@ -1,8 +1,8 @@
 //! userfaultfd: page faults and mapping changes of another process, delivered as messages.
 //!
 //! The bindings are written by hand because no maintained binding has MOVE, POISON and COPY's
-//! write-protect mode. Every call is one ioctl on the descriptor. It acts on the address space that
-//! created the descriptor, whichever process makes the call.
+//! write-protect mode. Each operation on memory is one ioctl on the descriptor. The ioctl acts on
+//! the address space that created the descriptor, whichever process makes the call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -106,8 +106,8 @@ pub mod feature {
 pub enum Mode {
     /// Reports faults on missing pages, and writes to write-protected pages.
     Managed,
-    /// Reports nothing. Write protection is available but never used; it makes the range a legal
-    /// destination of MOVE.
+    /// Reports nothing. The range is registered for write protection, which is never used. The
+    /// registration makes the range a legal destination of MOVE.
     Quiet,
 }
 
@@ -162,7 +162,7 @@ pub enum Event {
         /// Waiting thread, by its number in its own pid namespace.
         thread: u32,
     },
-    /// A fork copied the address space; carries the copy's descriptor.
+    /// A fork copied the address space. The value is the userfaultfd of the copy.
     Fork(Uffd),
     /// An `mremap` moved memory.
     Remap {
@@ -239,8 +239,8 @@ impl Uffd {
         Ok(arg.features)
     }
 
-    /// Registers a range without huge pages. The kernel puts no single small page in place of a
-    /// huge one, so a fault there would wait for ever.
+    /// Registers a range. Refuses a range of huge pages (hugetlb), because the kernel places no
+    /// small page there. A fault there would wait for ever.
     pub fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()> {
         let mode = match mode {
             Mode::Managed => 3,

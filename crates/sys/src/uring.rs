@@ -94,9 +94,9 @@ impl<T> Uring<T> {
         Ok(())
     }
 
-    /// Queues one of several reads, which [`Uring::enter`] starts together. They need only one
-    /// system call, and adjacent reads need only one request of the disk. Hands the read back if
-    /// `capacity` reads are already in flight.
+    /// Queues one of several reads, which [`Uring::enter`] starts together. Together such reads
+    /// need only one system call, and adjacent reads need only one request of the disk. Hands the
+    /// read back if `capacity` reads are already in flight.
     pub fn queue(&self, read: Read<T>) -> Result<(), Read<T>> {
         let Read { file, offset, mut buffer, range, tag } = read;
         assert!(range.start <= range.end && range.end <= buffer.len(), "read past the buffer");
@@ -127,7 +127,7 @@ impl<T> Uring<T> {
         Ok(())
     }
 
-    /// Submits queued reads to the kernel, and repeats that as often as the kernel asks for it.
+    /// Submits queued reads to the kernel, and tries again while the kernel asks for that.
     pub fn enter(&self) {
         let mut pause_us = 1;
         while let Err(error) = self.ring.submitter().submit() {

@@ -2,16 +2,16 @@
 //!
 //! Invariants (checked by [`BTree::check`]):
 //! * BTREE-1: keys ascend within a page. The child of an inner entry holds keys above the previous
-//!   entry's key, up to and including its own.
+//!   entry's key, up to and including the entry's own.
 //! * BTREE-2: all leaves are at level 0, and their links go through them in order.
 //! * BTREE-3: the root never moves. When it is full, its entries go to a new page, which becomes
 //!   its only child.
 //!
 //! Latches go from the root down, and among leaves to the right. No thread has more than three. A
 //! reader keeps a page latched until it has the child. A writer descends like a reader and latches
-//! only the leaf exclusively. If the leaf is full, it starts again from the root and latches every
-//! page on its path exclusively. It then splits each page on the way down that may have no room for
-//! one more key.
+//! only the leaf exclusively. If the leaf is full, the writer starts again from the root and
+//! latches every page on its path exclusively. On the way down it splits each page that may have no
+//! room for one more key.
 
 mod node;
 
@@ -118,8 +118,9 @@ impl BTree {
         found.then(|| node.entry(at).1)
     }
 
-    /// Passes every entry from a key on to `show`, in order, until it breaks. It reads pages for
-    /// one use only, so it evicts no page in use. A leaf is latched while its entries are shown.
+    /// Passes every entry from a key on to `show`, in order, until `show` breaks. A scan does not
+    /// mark the leaves after the first as used ([`Pool::shared_once`]). A leaf is latched while
+    /// `show` gets its entries.
     ///
     /// # Errors
     /// As [`Pool::shared`].
@@ -261,7 +262,7 @@ impl BTree {
     }
 }
 
-/// Splits a full child, which is the `at`th of its parent. Returns the half where a key would be.
+/// Splits a full child, which is at index `at` of `parent`. Returns the half where a key would be.
 fn split<'change>(
     change: &'change Change<'_>,
     (parent, at): (&mut Exclusive<'change>, usize),

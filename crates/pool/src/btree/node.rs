@@ -34,7 +34,7 @@ impl<'page> Node<'page> {
         usize::from(u16::from_le_bytes([self.0[at], self.0[at + 1]]))
     }
 
-    /// Returns the level: 0 in a leaf, one more than the children in other pages.
+    /// Returns the level: 0 in a leaf, and in an inner node one more than in its children.
     pub fn level(self) -> u16 {
         self.get(0) as u16
     }

@@ -1,8 +1,8 @@
 //! A file tier: pages of 4096 bytes in an unlinked file.
 //!
 //! The space map has its own lock, held for a few hundred nanoseconds and never across I/O. Reads
-//! and writes of different pages run in parallel. The slot table makes sure that no thread reads a
-//! page being written, because it names a page only after its write has ended.
+//! and writes of different pages run in parallel. No thread reads a page being written, because the
+//! slot table names a page only after the write has ended.
 
 pub(crate) mod open;
 pub(crate) mod space;
@@ -34,8 +34,8 @@ pub(crate) const TRIES_MAX: u32 = AT_ONCE + 500;
 const AT_ONCE: u32 = 16;
 const PAUSE: Duration = Duration::from_micros(if cfg!(test) { 1 } else { 10_000 });
 
-/// State of an encrypted file: the seals of its pages, which stay in memory, and a buffer for
-/// sealed pages to write.
+/// State of an encrypted file: the seals of the pages, and a buffer for sealed pages to write. The
+/// seals stay in memory.
 struct Crypt {
     key: Arc<Key>,
     /// Seals by page, in chunks that never move. The writer sets a page's seal before it writes the
@@ -80,7 +80,8 @@ pub(crate) struct FileTier {
     pub in_ram: bool,
     pub injector: Arc<Injector>,
     space: Mutex<Space>,
-    /// Number of pages for which the file has blocks. Only the writer changes it, one at a time.
+    /// Number of pages for which the file has blocks. Only the one thread that writes changes the
+    /// number.
     reserved: AtomicU64,
     /// Whether the last write found no room. If blocks cannot be reserved, that is the only way to
     /// know.
@@ -263,8 +264,9 @@ impl FileTier {
         Ok(())
     }
 
-    /// Keeps the page cache small if it cannot be bypassed. Starts the write-back of dirty pages in
-    /// the range, drops the clean ones, and drops those that were dirty in the ranges before.
+    /// Keeps the page cache small if transfers cannot bypass it. The kernel starts the write-back
+    /// of dirty pages in the range, and drops the clean ones. It also drops pages just before the
+    /// range whose write-back has ended.
     pub(crate) fn forget_cached(&self, first: u32, length: usize) {
         const BEHIND: u64 = 4 << 20;
         if !self.direct {

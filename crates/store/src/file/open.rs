@@ -116,8 +116,8 @@ fn refusal(path: &Path, errno: Errno) -> StoreError {
     StoreError::OpenFile { path: path.to_path_buf(), source: errno.into(), advice }
 }
 
-/// Turns O_DIRECT on if the file system really supports it. Some accept the flag and fail the
-/// transfer.
+/// Turns O_DIRECT on if the file system really supports it. Some file systems accept the flag and
+/// fail the transfer.
 fn go_direct(file: &OwnedFd) -> bool {
     let Ok(flags) = fs::fcntl_getfl(file) else { return false };
     if fs::fcntl_setfl(file, flags | OFlags::DIRECT).is_err() {
@@ -139,7 +139,7 @@ fn try_page(file: &OwnedFd) -> io::Result<()> {
     if written == PAGE_SIZE && read == PAGE_SIZE { Ok(()) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Allocates blocks up to `end`, so that a later write cannot find the disk full and need not wait
+/// Allocates blocks up to `end`. A later write then cannot find the disk full, and need not wait
 /// for the file to grow.
 pub(crate) fn reserve(file: &OwnedFd, start: u64, end: u64) -> io::Result<()> {
     match fs::fallocate(file, fs::FallocateFlags::empty(), start, end - start) {

@@ -2,8 +2,8 @@
 //!
 //! Pages written together should lie together, because they tend to be read together. A batch gets
 //! a run inside one group of 64 pages (one word of the bitmap). Groups are taken next-fit, entirely
-//! free ones first. Single holes are filled only in two cases: more than half of the file is free,
-//! or no free group is left and the file may not grow.
+//! free ones first. If no group is entirely free, a batch fills holes in two cases: the file is
+//! more than half free, or it may not grow.
 //!
 //! Invariants:
 //! * FILESPACE-1: bit `p % 64` of `words[p / 64]` is set if and only if page `p` is taken or beyond
@@ -50,8 +50,8 @@ impl Space {
         self.taken >= self.limit
     }
 
-    /// Lowers the limit to `pages`, or to the pages in use if they are more, because the system
-    /// refused to let the file grow.
+    /// Lowers the limit to `pages`, or to the end of the pages in use if that is higher. The system
+    /// has refused to let the file grow.
     pub(crate) fn stop_growing(&mut self, pages: u64) {
         let used = (0..self.words.len()).rev().find_map(|word| {
             let bits = self.words[word] & !beyond(word, self.limit);

@@ -7,8 +7,9 @@
 //!
 //! Invariants:
 //! * READS-1: `next` returns every submitted job exactly once, with its outcome.
-//! * READS-2: whenever a job waits to be taken, the event descriptor is readable, or a `poll` that
-//!   began after the job arrived has still to call `next`.
+//! * READS-2: while a job waits to be taken, the event descriptor is readable, or a poll will still
+//!   find the job. Such a poll began (`begin_poll`) after the job arrived, and has yet to call
+//!   `next`.
 //! * READS-3: while a job is in `backlog`, some job is in the ring (its completion moves the
 //!   backlog on).
 //!
@@ -121,7 +122,7 @@ enum Backend {
     Threads(Threads),
 }
 
-/// A set of jobs. They start when it is dropped, at the latest.
+/// A set of jobs. The jobs start when the set is dropped, at the latest.
 #[must_use = "they begin when it is dropped"]
 pub(crate) struct Batch<'a> {
     reads: &'a Reads,
@@ -153,7 +154,8 @@ pub(crate) struct Reads {
     alone: Mutex<VecDeque<Wanted>>,
     ready: Arc<Mutex<VecDeque<Box<Job>>>>,
     pool: [Mutex<Jobs>; 2],
-    // Dropped late: its threads end, and its reads complete, while the fields above still exist.
+    // Dropped after the fields above. The threads have shares of their own in those fields. The
+    // ring keeps the files and buffers of its reads until the reads complete.
     backend: Backend,
     /// Readers of remote tiers, indexed by the tier's number.
     remote: Vec<Option<Readers>>,
@@ -271,8 +273,8 @@ impl Reads {
                 }
                 if let Err(job) = self.start(ring, job) {
                     lock(&self.backlog).push_back(job);
-                    // Other jobs may be queued only, so the ring is entered. The ring may also have
-                    // drained between the refusal and now (READS-3).
+                    // The ring may hold jobs that are queued and not submitted, so this thread
+                    // enters the ring. The ring may also have drained since the refusal (READS-3).
                     ring.enter();
                     self.move_backlog(ring);
                     return false;
@@ -282,8 +284,8 @@ impl Reads {
         }
     }
 
-    /// Delays a read, for fault injection. A thread reads the page late, in the way of the thread
-    /// backend.
+    /// Delays a read, for fault injection. A separate thread reads the page after the delay, as the
+    /// thread backend does.
     fn submit_slowly(&self, mut job: Box<Job>, delay: std::time::Duration) {
         let (tiers, ready, event) = (self.tiers.clone(), self.ready.clone(), self.event.clone());
         std::thread::spawn(move || {

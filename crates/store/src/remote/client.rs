@@ -2,14 +2,14 @@
 //! first, then receives.
 //!
 //! Invariants:
-//! * CLIENT-1: only a request's own answer shows whether it was carried out. A request that was
-//!   sent and not answered may be carried out later, even after one that was sent after it. It is
-//!   `unsure`, and its keys are never used again.
-//! * CLIENT-2: an answer belongs to the oldest request of its connection that has none. A request
-//!   whose connection broke takes no answer from the next connection to the same node, and nothing
-//!   is asked beside requests that wait for answers.
-//! * CLIENT-3: a read is not given up for an outage that began before it. Other requests may have
-//!   met that outage, and the node may have come back since with all of its pages.
+//! * CLIENT-1: only the answer to a request shows whether the server has carried it out. A server
+//!   may carry out an unanswered request later, even after a request that was sent later. Such a
+//!   request is `unsure`, and its keys are never used again.
+//! * CLIENT-2: an answer belongs to the oldest unanswered request of its connection. A request
+//!   whose connection broke takes no answer from the next connection to the same node. While
+//!   requests wait for answers, the client asks the node nothing else.
+//! * CLIENT-3: a read is not given up for an outage that began before the read. Other requests may
+//!   have met that outage, and the node may have come back since with all of its pages.
 
 use super::connection::Connection;
 use super::server::{NotNow, Server, explain};
@@ -134,7 +134,7 @@ struct Sent {
     /// Number of the connection by which the request went (CLIENT-2).
     link: u64,
     /// Number of answers that come before the request's own, and the number of replicas to wait
-    /// for. If that is not 0, one more answer follows.
+    /// for. If `replicas` is not 0, one more answer follows.
     before: usize,
     replicas: u32,
 }
@@ -172,7 +172,8 @@ impl Client {
     pub(super) fn run_within(&mut self, requests: &mut [Request], limit: Duration, closing: bool) {
         let began = Instant::now();
         loop {
-            // The last attempt begins after that time: the first may have met a dead connection.
+            // The last attempt begins after the limit, because the first may have met a dead
+            // connection.
             let over = began.elapsed() > limit;
             self.attempt(requests);
             if !requests.iter().any(Request::is_pending) {
@@ -238,7 +239,8 @@ impl Client {
 
     /// Opens a connection, and returns how many replicas must acknowledge a write.
     fn prepare(&mut self, address: &Address, replicated: bool) -> Result<u32, RedisError> {
-        // A server closes idle connections (`timeout`). A request that goes there is unsure.
+        // A server closes idle connections (`timeout`). A request on a closed connection would be
+        // unsure.
         let idle = self.links.get_mut(address).filter(|link| link.unanswered == 0);
         if idle.is_some_and(|link| link.connection.is_stale()) {
             self.links.remove(address);
@@ -254,7 +256,8 @@ impl Client {
             return Ok(0);
         }
         let link = self.links.get_mut(address).expect("it is there");
-        // The answer to a question is the next one that comes.
+        // The next answer is taken for that of the question, so no request may wait for one
+        // (CLIENT-2).
         let asks = link.unanswered == 0;
         let live = match link.replicas {
             Some((counted, live)) if !asks || counted.elapsed() < COUNT_REPLICAS_EVERY => live,

@@ -3,7 +3,7 @@
 //! A page has a number, as in a file. 64 consecutive pages share a slot of the cluster. So a batch
 //! goes to one node in one MSET, and pages read together come in one MGET. The key of a page is
 //! `ebb:RUN:{GROUP}:PAGE`. RUN is 16 random digits, so that runs do not collide, and `ebb:RUN:run`
-//! identifies the run. Keys do not expire. A key is removed when its page is freed, and all of them
+//! identifies the run. Keys do not expire. A key is removed when its page is freed, and all keys
 //! when the tier is closed.
 //!
 //! Invariants:
@@ -47,10 +47,10 @@ use url::RedisSpec;
 
 /// Bytes of a sealed page beside its content: the number of its seal before it, the tag after it.
 const SEAL_BYTES: usize = 24;
-/// Largest size of a page as a server sends it, with its length before it.
+/// Largest size of a page as a server sends it: the length of the value, the seal and the page.
 const VALUE_MAX: usize = PAGE_SIZE + SEAL_BYTES + 32;
-/// Number of answer times that the removal of all keys at the end of a run may take. So a server
-/// that does not answer does not delay the end for long.
+/// Time limit for the removal of all keys at the end of a run, as a multiple of the setting
+/// `answer`. So a server that does not answer does not delay the end for long.
 const CLOSING_ANSWERS: u32 = 3;
 
 /// Result of reading one page.

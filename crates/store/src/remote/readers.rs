@@ -1,5 +1,5 @@
-//! Reader threads of a remote tier. Each takes several reads at a time and sends all requests
-//! before it receives the first answer, so that nodes work in parallel.
+//! Reader threads of a remote tier. Each thread takes several reads at a time. It sends all
+//! requests before it receives the first answer, so that nodes work in parallel.
 //!
 //! Invariants:
 //! * READERS-1: every job pushed comes out in `ready` once, with its outcome: the page, or the
@@ -163,7 +163,8 @@ fn perform(remote: &Remote, client: &mut Client, mut jobs: Jobs) -> (Jobs, Jobs)
             parts.push(Part { job: at, pages: group.to_vec() });
         }
     }
-    // The last attempt begins after that time: the first may have met a dead connection.
+    // The last attempt begins after the time limit, because the first may have met a dead
+    // connection.
     let waited = |job: &Job| job.began.is_some_and(|at| at.elapsed() > remote.server.spec.wait);
     let waited: Vec<bool> = jobs.iter().map(|job| waited(job)).collect();
     client.attempt(&mut requests);
