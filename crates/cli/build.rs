@@ -53,8 +53,8 @@ fn lay_out(object: &[u8], file: &Path) {
         image.resize((to + whole).next_multiple_of(PAGE), 0);
         image[to..to + len].copy_from_slice(&object[from..from + len]);
     }
-    // Checks that all relocations are relative to the load address (SHT_RELA, R_X86_64_RELATIVE),
-    // because the image can use no symbols of others.
+    // Checks that all relocations are relative to the load address (SHT_RELA, R_X86_64_RELATIVE).
+    // The image can use no symbols of others.
     let sections = (0..number(60, 2)).map(|index| number(40, 8) + index * number(58, 2));
     for at in sections.filter(|&at| number(at + 4, 4) == 4) {
         let (from, len) = (number(at + 24, 8), number(at + 32, 8));

@@ -1,13 +1,15 @@
-//! `ebb bench account` checks whether the losses in a run's report add up to the real loss.
+//! `ebb bench account` checks whether the parts in a run's report add up to the time that the run
+//! loses.
 //!
-//! A program runs plain and under Ebb, in turns. The difference is compared with these parts:
+//! A program runs plain and under Ebb, in turns. The lost time is the difference. It is compared
+//! with the sum of these parts:
 //! * the time in which the thread sleeps and waits for pages;
 //! * the extra processor time of the thread: the kernel's part of each fault and cold caches;
 //! * mapping changes, calls to the pager, the freezer, and other threads on its CPU;
 //! * the time before the program begins and after it has ended.
 //!
-//! All parts but the second and the last come from the report. The parts are those of one thread.
-//! If several threads of a program do the same work, each has its share.
+//! All parts but the second and the last come from the report. The parts are times of one thread.
+//! If several threads do the same work, each part but the last is the mean over the threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +64,7 @@ struct Args {
     program: Vec<String>,
 }
 
-/// Measurements around the program, made by its parent.
+/// Measurements of the program, which its parent process makes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Inner {
     wall_us: u64,
@@ -126,7 +128,7 @@ impl Round {
         self.ebb_s - self.plain_s
     }
 
-    /// Returns the sum of the parts as a share of the loss.
+    /// Returns the sum of the parts as a share of the lost time.
     fn share(&self) -> f64 {
         self.parts_s.iter().sum::<f64>() / self.lost_s()
     }
@@ -223,7 +225,8 @@ fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> 
     Ok(Run { wall_s, inner: read(&inner)?, timed_s })
 }
 
-/// Runs the program with a clock around it. `account` starts this as a process of its own.
+/// Runs the program, and measures its wall time and processor time. `account` starts this as a
+/// process of its own.
 pub fn inner(args: impl IntoIterator<Item = String>) -> ExitCode {
     let mut args = args.into_iter();
     let (Some(file), Some(program)) = (args.next(), args.next()) else { return ExitCode::from(2) };

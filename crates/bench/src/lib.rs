@@ -32,14 +32,14 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Parses the arguments of the benchmark `name`. Returns the exit status if it has printed help or
-/// an error.
+/// Parses the arguments of the benchmark `name`. Prints the help or a mistake in the arguments, and
+/// then returns the exit status instead.
 fn parse<T: clap::Parser>(
     name: &str,
     args: impl IntoIterator<Item = String>,
 ) -> Result<T, ExitCode> {
     T::try_parse_from(std::iter::once(name.to_owned()).chain(args)).map_err(|error| {
-        // A closed output leaves no place to report the error.
+        // A failed print is not reported, because the output is closed.
         let _ = error.print();
         ExitCode::from(if error.use_stderr() { 2 } else { 0 })
     })

@@ -1,4 +1,4 @@
-//! Runs `ebb-bench alloc|paging|programs|reclaim`: benchmarks from the command line.
+//! The command `ebb-bench`: runs the benchmark that the first argument names.
 
 use std::process::ExitCode;
 

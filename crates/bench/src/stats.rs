@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// Order statistics of one figure over the rounds. A round that did not end counts as infinitely
-/// long.
+/// Order statistics of one figure over the rounds. A value may be infinite, for a round that did
+/// not succeed.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Summary {
     /// Smallest value.
@@ -109,7 +109,7 @@ pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     (!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp())
 }
 
-/// Summarises the ratios of neighbouring rounds in which both runs ended.
+/// Summarises the ratio of the two runs of each round, for rounds in which both runs ended.
 #[must_use]
 pub fn pairs(over: &[f64], under: &[f64]) -> Option<Summary> {
     let ratios = over.iter().zip(under).map(|(over, under)| over / under);

@@ -1,8 +1,7 @@
 //! `ebb attach PID` puts a running process under a limit and gives it back in the end. `ebb detach
-//! PID` asks for that.
+//! PID` asks the pager to give the process back.
 //!
-//! The supervisor runs beside the program until either of the two ends. It is not the program's
-//! parent.
+//! The supervisor runs beside the program until the run ends. It is not the program's parent.
 //!
 //! * ATTACH-1: `ebb attach` checks all conditions before it changes anything in the process. If the
 //!   agent then cannot join, the process is as it was.
@@ -29,8 +28,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Room above the resident memory, in bytes, at which the limit starts before it comes down
-/// (ATTACH-2).
+/// Least distance, in bytes, of the first limit from the resident memory (ATTACH-2).
 const ROOM_BYTES: u64 = 64 << 20;
 
 #[derive(clap::Args)]
@@ -255,8 +253,8 @@ fn with_all_below(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Returns the anonymous resident memory of `members`, in bytes. An error only if the first member
-/// cannot be measured. A page that several members share counts for each of them.
+/// Returns the anonymous resident memory of `members`, in bytes. Returns an error only if the first
+/// member cannot be measured. A page that several members share counts for each of them.
 fn resident_bytes(members: &[u32]) -> std::io::Result<u64> {
     let of = |pid| proc::Statm::open(pid).and_then(|sizes| sizes.anonymous_pages());
     let (first, others) = members.split_first().expect("the process itself");
@@ -264,8 +262,8 @@ fn resident_bytes(members: &[u32]) -> std::io::Result<u64> {
     Ok((of(*first)? + others) << 12)
 }
 
-/// Lets another user's process, which root may attach to, connect to the socket. No other process
-/// knows the path of the socket.
+/// Permits every user to connect to the socket if a member belongs to another user. Root may attach
+/// to such a process. No other process knows the path of the socket.
 fn open_to(members: &[u32], folder: &Folder) {
     let own = rustix::process::getuid().as_raw();
     let is_anothers =
@@ -320,9 +318,9 @@ fn come_down(folder: &Folder, wanted: &Config) {
     });
 }
 
-/// Waits until all descendants of the ended program have ended, or until a signal comes. The pager
-/// keeps paging them meanwhile. After a signal the supervisor ends, and the pager gives the
-/// processes back.
+/// Waits until all descendants of the ended program have ended, or until a signal comes. Meanwhile
+/// the pager keeps paging the descendants. After a signal the supervisor ends, and the pager gives
+/// the processes back.
 fn await_others(supervisor: &mut Supervisor, attached: &Attached) -> Result<ExitCode, Refusal> {
     loop {
         let mut waiting = [
@@ -370,7 +368,7 @@ fn watch(supervisor: &mut Supervisor, attached: &Attached) -> Result<ExitCode, R
             return Err(pager_ended(supervisor, attached));
         }
         if ended {
-            // A send error means that the pager is gone, and then no work is left.
+            // A send error means that the pager has ended. `await_others` notices that.
             let _ = SupervisorMessage::Left(exec::status(pid, program)).send(&supervisor.socket);
             return await_others(supervisor, attached);
         }

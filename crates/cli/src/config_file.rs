@@ -1,8 +1,8 @@
 //! `ebb run --config FILE`: reads options from a TOML file.
 //!
 //! The keys are the names of the options. Keys at the top apply to every run. Keys under
-//! `[profile.NAME]` apply to runs with `--profile NAME` and precede the keys at the top. Options on
-//! the command line precede both.
+//! `[profile.NAME]` apply to runs with `--profile NAME` and override the keys at the top. Options
+//! on the command line override both.
 //!
 //! The whole file is checked, unused profiles included. A mistake is reported with its line before
 //! anything starts.
@@ -171,8 +171,7 @@ fn options(file: &Text<'_>, table: &DeTable<'_>, is_top: bool) -> Result<Options
 }
 
 fn unknown(name: &str, is_top: bool) -> String {
-    // Underscores become hyphens, because the user may have copied the name of an environment
-    // variable.
+    // Underscores become hyphens, because the user may have written `memory_max` for `memory-max`.
     let others = is_top.then_some(PROFILE).into_iter().chain([SET]);
     let known = KEYS.into_iter().map(|(known, _)| known).filter(|&known| known != "inject");
     let best = nearest(&name.replace('_', "-"), known.chain(others)).unwrap_or(SET);

@@ -1,8 +1,9 @@
 //! `ebb doctor` lists the features that Ebb needs or can use, whether each exists, and how to get
 //! it.
 //!
-//! Every line comes from an attempt to use the feature (see `probes`), none from a version number.
-//! `why_not` is the short form that `ebb run` calls before it starts anything.
+//! A line comes from an attempt to use the feature where that is possible (see `probes`). The other
+//! lines come from the settings and limits of this machine. `why_not` is the short form that `ebb
+//! run` calls before it starts anything.
 
 use crate::check::Check;
 use crate::probes;

@@ -29,11 +29,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Number of times that the remaining processes of a run without a pager are killed again.
+/// Number of times that [`kill`] looks for remaining processes and kills them.
 const KILLS: u32 = 100;
 
-/// Replaces this process by the program if that succeeds. Returns in the supervisor, which is
-/// another process.
+/// Starts the supervisor as another process, and replaces this process by the program. Returns in
+/// the supervisor, and after a failure also in this process.
 pub fn start(
     config: Config,
     watchers: Watchers,
@@ -71,8 +71,8 @@ pub fn start(
     // The supervisor removes the folder.
     let folder = std::mem::ManuallyDrop::new(folder);
     let refusal = replace(path, words, &folder, pool_bytes, limits);
-    // EXEC-2: the message and the wait for the end of the connection let the supervisor clean up
-    // before this process reports the error.
+    // EXEC-2: this process tells the supervisor and waits for the end of the connection. So the
+    // supervisor cleans up before the error is reported.
     let _ = SupervisorMessage::Failed(refusal.1.clone()).send(&line);
     let _ = SupervisorMessage::receive(&line);
     Err(refusal)
@@ -111,7 +111,7 @@ fn watch(
         Ok(supervisor) => supervisor,
         Err(reason) => {
             drop(folder);
-            // The process may have ended already.
+            // A failed send means that the process has ended already.
             let _ = SupervisorMessage::Failed(reason).send(&line);
             return ExitCode::from(FAILED);
         }

@@ -1,9 +1,9 @@
-//! `ebb fit` finds the smallest limit that keeps a program's slowdown, by running the program.
+//! `ebb fit` runs a program to find the smallest limit at which its slowdown is permitted.
 //!
-//! The first run is a plain one. The second has all the memory, and a sample of its pages is
-//! watched for reuse (`ebb run --sample`). That gives a curve of the misses with each smaller
-//! memory. The third run gets the smallest memory that the curve allows, and further runs go up or
-//! down from there. The final answer is a size that has been run.
+//! The first runs are without Ebb. The next run gets nine tenths of the memory, and Ebb samples how
+//! soon pages are reused (`ebb run --sample`). The sample gives a curve of the misses in each
+//! smaller memory. The next run gets the smallest memory that the curve allows, and further runs go
+//! up or down from there. The result is a size in which the program has run.
 
 use crate::run::memory_total;
 use crate::{program, size};
@@ -126,7 +126,7 @@ struct Proof {
 struct Predicted {
     memory_max_bytes: u64,
     slowdown_percent: f64,
-    /// Half of the 95 % interval.
+    /// Half of the width of the 95 % interval.
     error_percent: f64,
 }
 
@@ -348,7 +348,7 @@ impl Runner<'_> {
                 break status;
             }
             if began.elapsed() > most {
-                // The pager ends the program when `ebb run` has ended.
+                // When `ebb run` is killed, the pager kills the program.
                 child.kill().map_err(cannot)?;
                 child.wait().map_err(cannot)?;
                 return Ok((began.elapsed(), false));
@@ -415,7 +415,8 @@ struct Search {
 }
 
 impl Search {
-    /// Returns the misses that the curve predicts for `bytes` and half of their 95 % interval.
+    /// Returns the misses that the curve predicts for `bytes`, and half of the width of the 95 %
+    /// interval.
     fn misses(&self, bytes: f64) -> (f64, f64) {
         let point = self.curve.iter().find(|point| point.bytes as f64 >= bytes);
         point.map_or((0.0, 0.0), |point| (point.misses as f64, point.error as f64))
@@ -431,26 +432,28 @@ impl Search {
         }
     }
 
-    /// Returns the smallest size that should keep the slowdown by the curve.
+    /// Returns the smallest size at which the curve predicts a permitted slowdown.
     fn guess(&self) -> f64 {
         let keeps = |point: &&Point| point.misses as f64 * self.miss_s <= self.wanted * self.plain;
         let found = self.curve.iter().find(keeps).map_or(self.peak, |point| point.bytes);
         (found as f64).clamp(ebb_pager::MEMORY_MIN_BYTES as f64, self.peak as f64 * SPARE)
     }
 
-    /// Returns the run with the smallest size that kept the slowdown.
+    /// Returns the run with the smallest size among the runs with a permitted slowdown.
     fn best(&self) -> Option<Proof> {
         let kept = |proof: &&Proof| proof.slowdown_percent <= self.wanted * 100.0;
         let smallest = |a: &&Proof, b: &&Proof| a.memory_max_bytes.cmp(&b.memory_max_bytes);
         self.runs.iter().filter(kept).min_by(smallest).copied()
     }
 
+    /// Returns the largest size below the best one. Runs in that size were too slow.
     fn worst(&self) -> Option<u64> {
         let best = self.best().map_or(u64::MAX, |proof| proof.memory_max_bytes);
         let lost = self.runs.iter().map(|proof| proof.memory_max_bytes).filter(|&at| at < best);
         lost.max()
     }
 
+    /// Returns the next size to run, or `None` if the search has ended.
     fn next(&self) -> Option<u64> {
         let most = self.peak as f64 * SPARE;
         let least = ebb_pager::MEMORY_MIN_BYTES as f64;
@@ -459,7 +462,8 @@ impl Search {
             (None, None) => guess,
             (None, Some(best)) => {
                 let best = best.memory_max_bytes as f64;
-                // The next size is the curve's, but at least a tenth smaller than the best size.
+                // The next size is the curve's, but between half and ten elevenths of the best
+                // size.
                 guess.clamp(best / 2.0, best / 1.1)
             }
             (Some(worst), None) => {
@@ -467,8 +471,8 @@ impl Search {
                 if worst >= most / CLOSE {
                     return None;
                 }
-                // The next size is the geometric mean of the worst and the greatest size, or more
-                // if the curve says so.
+                // The next size is the curve's, but at least the geometric mean of the worst and
+                // the greatest size.
                 guess.max((worst * most).sqrt()).min(most)
             }
             (Some(worst), Some(best)) => {
@@ -490,8 +494,8 @@ impl Search {
     fn note(&mut self, bytes: u64, took: f64, fetched: u64) {
         let slowdown = took / self.plain - 1.0;
         self.runs.push(Proof { memory_max_bytes: bytes, slowdown_percent: slowdown * 100.0 });
-        // Cost of one miss of the curve in this run, with pages that are fetched together. A few
-        // misses show nothing, because the loss is then the start-up.
+        // The lost time is divided by the misses of the curve. With few misses the lost time is
+        // mostly start-up, so the cost stays as it is.
         let (misses, error) = self.misses(bytes as f64);
         let lost = took - self.plain;
         if misses > 4.0 * error && fetched > 0 && misses * MISS_S > 0.01 * self.plain {
@@ -631,8 +635,8 @@ fn page(fit: &Fit) -> String {
 mod tests {
     use super::*;
 
-    /// Searches for a program that misses `misses(MiB)` times at each size, at `cost` seconds a
-    /// miss.
+    /// Runs the search for a program that misses `misses(MiB)` times at each size, at `cost`
+    /// seconds a miss.
     fn found(misses: impl Fn(u64) -> u64, cost: f64, wanted: f64) -> (Option<u64>, usize) {
         const MIB: u64 = 1 << 20;
         let point = |mib: u64| Point { bytes: mib * MIB, misses: misses(mib), error: 0 };

@@ -1,7 +1,7 @@
 //! The folder of a run. It holds the agent that programs load and the socket of the pager.
 //!
 //! The name identifies the run, so that `ebb stat PID` finds it: `ebb-PID-` and a random number
-//! that nobody can guess.
+//! that no other user can guess.
 //!
 //! * FOLDER-1: a folder is always created and never taken over, so no other user can have prepared
 //!   it.
@@ -10,9 +10,10 @@
 //! * FOLDER-3: Ebb never connects to or removes anything of another user.
 //! * FOLDER-4: other users may load the agent, whose path they know from their environment. Root's
 //!   programs may start others as another user, so root uses only a directory that others can
-//!   reach. Others cannot list the folder, and the socket is its owner's.
-//! * FOLDER-5: the folder is locked (`flock`) as long as the run lasts, so that programs that
-//!   remove old files spare it.
+//!   reach. Others cannot list the folder. They cannot connect to the socket, unless `ebb attach`
+//!   permits that.
+//! * FOLDER-5: the folder is locked (`flock`) as long as the run lasts. So programs that remove old
+//!   files spare it.
 //! * FOLDER-6: an environment may outlast the run (a job queue, an editor), and `LD_PRELOAD` in it
 //!   names the agent. Directories where only this user or root can create that name again come
 //!   first.
@@ -38,8 +39,8 @@ use std::time::Duration;
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libebb_agent.so"));
 const AGENT_NAME: &str = "agent.so";
 const SOCKET: &str = "socket";
-/// Longest path of a directory for run folders. A socket's path holds 107 bytes, of which the run
-/// folder takes the rest.
+/// Longest path of a directory for run folders. A socket's path holds 107 bytes. The names of the
+/// run folder and of a file in it need the rest.
 const PLACE_MAX: usize = 107 - "/ebb-4194304-0123456789abcdef/agent.so".len();
 /// Age after which a folder without a listening pager belongs to a killed run.
 const LEFT_FOR: Duration = Duration::from_secs(600);
@@ -54,7 +55,7 @@ pub struct Folder {
 
 impl Folder {
     /// Creates the folder in the first directory that will do. `number` is the PID of the
-    /// supervisor, or of the process that is attached to.
+    /// supervisor, or of the program with `--exec` and `ebb attach`.
     pub fn create(number: u32) -> Result<Self> {
         let mut reasons = Vec::new();
         for place in places() {
@@ -145,8 +146,8 @@ fn sockets() -> Vec<(u32, PathBuf)> {
 }
 
 /// Asks the run at `socket` if its supervisor is not the process with the number in the name. That
-/// number is then the program's (`--exec`). A run of another PID namespace is not asked, because
-/// PIDs differ there. Returns an error if the run does not answer in time.
+/// number is then the program's (`--exec`, `ebb attach`). A run of another PID namespace is not
+/// asked, because PIDs differ there. Returns an error if the run does not answer in time.
 fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Result<Option<String>> {
     let answer = connect(socket, Patience::Glance).and_then(|line| {
         if is_below(&line, *number) || !proc::is_of_this_namespace(line.peer()?) {
@@ -179,7 +180,7 @@ pub fn line_of_member(pid: u32) -> Result<Option<(u32, Socket)>> {
 }
 
 /// Returns the numbers of this user's runs: the PID of each supervisor, or of the program with
-/// `--exec`.
+/// `--exec` and `ebb attach`.
 pub fn runs() -> Vec<u32> {
     let number = |run: (u32, PathBuf)| match ask_apart(&run, PROGRAM) {
         Ok(Some(answer)) => answer.parse().ok(),
@@ -300,7 +301,7 @@ fn sweep(place: &Path) {
     }
 }
 
-/// Returns a descriptor of a folder. The lock lasts until the descriptor is closed.
+/// Locks a folder. The lock lasts until the returned descriptor is closed.
 fn hold(folder: &Path, how: FlockOperation) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::open(folder, flags, Mode::empty())?;

@@ -1,4 +1,4 @@
-//! The `ebb` command: arguments in, library call, report out.
+//! The `ebb` command: parses the arguments and calls the module of the subcommand.
 
 mod attach;
 mod check;
@@ -105,12 +105,13 @@ enum Command {
     Pager,
 }
 
-/// Stack in bytes that Ebb's own code needs. Parsing the arguments alone takes more than the stack
-/// limit of some programs.
+/// Stack in bytes that Ebb's own code needs. A user may set a lower stack limit for the program.
+/// Even parsing the arguments can exceed such a limit.
 const STACK: usize = 1 << 20;
 
 fn main() -> ExitCode {
-    // Capabilities go first, before any file that an argument names is opened.
+    // Ebb clears its effective capabilities first. So it opens the files that arguments name with
+    // the user's own rights.
     if let Err(error) = ebb_sys::rights::lower() {
         tell(format_args!("cannot clear the effective capabilities: {error}"));
         return ExitCode::from(125);
@@ -163,8 +164,8 @@ fn tell(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "ebb: {text}");
 }
 
-/// Prints the help or the mistake in the arguments. `ebb run` then returns 125, Ebb's own failure,
-/// and the other commands 2 for wrong usage.
+/// Prints the help, or the mistake in the arguments. After a mistake `ebb run` returns 125, Ebb's
+/// own failure. The other commands return 2, for wrong usage.
 fn usage(error: &clap::Error) -> ExitCode {
     let first = std::env::args_os().nth(1).unwrap_or_default();
     let left_out = [
@@ -187,7 +188,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         tell(words.join(" ").trim_start_matches("error: "));
         return ExitCode::from(125);
     }
-    // A closed output leaves no place to report the error.
+    // A failed print is not reported, because the output is closed.
     let _ = error.print();
     ExitCode::from(if error.use_stderr() { 2 } else { 0 })
 }

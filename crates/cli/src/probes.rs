@@ -1,4 +1,4 @@
-//! The checks of `ebb doctor`, each with its consequence and the command that provides the feature.
+//! The checks of `ebb doctor`. A failed check says what Ebb cannot do, and how to get the feature.
 
 use crate::check::Check;
 use crate::folder::Folder;
@@ -389,7 +389,7 @@ fn huge_pages() -> Check {
     )
 }
 
-/// Checks how a virtual machine's idle CPUs wait. That decides the cost of the two wake-ups of each
+/// Checks how a virtual machine's idle CPUs wait. This decides the cost of the two wake-ups of each
 /// fault.
 fn wake_ups() -> Check {
     const POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";

@@ -39,7 +39,8 @@ fn refuse<T>(status: u8, reason: String) -> Result<T, Refusal> {
 pub enum Kind {
     /// The program's loader loads the agent.
     Loaded,
-    /// The agent is injected at the start: for a static program of glibc, or of Go alone.
+    /// Ebb injects the agent at the start of the program. The program is static: linked with glibc,
+    /// or of Go without C.
     Injected,
 }
 
@@ -83,8 +84,8 @@ fn locate(name: &OsStr) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Returns whether a program loads the library of Address Sanitizer. Its name then stands near the
-/// beginning of the file.
+/// Returns whether a program loads the library of Address Sanitizer. The name of the library then
+/// stands near the beginning of the file.
 pub fn has_address_sanitizer(path: &Path) -> bool {
     const NAMES_WITHIN: u64 = 4 << 20;
     let mut head = Vec::new();
@@ -134,7 +135,8 @@ fn check(path: &Path, interpreters_left: u32) -> Result<Kind, Refusal> {
             ),
         );
     }
-    // A file that may be executed but not read cannot be a script, and it runs.
+    // A file that may be executed but not read is no script, because an interpreter could not read
+    // it. Ebb takes it for a program with a loader.
     if read.is_ok() { check_elf(path, head) } else { Ok(Kind::Loaded) }
 }
 
@@ -208,8 +210,8 @@ fn program_of_env(words: &str) -> Option<&str> {
     None
 }
 
-/// Returns whether `path` is the loader of the C library. It may be run with a program's name, and
-/// it loads the libraries in LD_PRELOAD.
+/// Returns whether `path` is the loader of the C library. A user may run the loader with a
+/// program's name, and the loader loads the libraries in LD_PRELOAD.
 fn is_loader(path: &Path) -> bool {
     let name = path.canonicalize().unwrap_or_default();
     let name = name.file_name().unwrap_or_default().as_bytes();

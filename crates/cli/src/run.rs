@@ -1,9 +1,9 @@
-//! `ebb run`: the supervisor. It starts the pager and the program, passes signals on, waits for the
-//! tree to end, and has the report written.
+//! `ebb run`: the supervisor. It starts the pager and the program, and passes signals on. It waits
+//! for the end of the tree, and has the pager write the report.
 //!
-//! The supervisor is the program's parent and stays in its process group, so that the shell's job
-//! control and the terminal treat both as one job. The pager is a process of its own outside that
-//! group: a Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
+//! The supervisor is the program's parent, and both are in one process group. So the shell's job
+//! control and the terminal treat both as one job. The pager is outside that group. So a Ctrl-C or
+//! Ctrl-Z meant for the program does not stop the pager.
 
 use crate::folder::Folder;
 use crate::program::{self, Kind};
@@ -30,7 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Signals that the supervisor takes: the program's, which it passes on, and SIGCHLD.
+/// Signals that the supervisor takes: signals meant for the program, and SIGCHLD.
 const TAKEN: [i32; 10] = [
     signals::SIGINT,
     signals::SIGQUIT,
@@ -162,7 +162,7 @@ pub enum Report {
     Json,
 }
 
-/// Reports why nothing was started and returns the exit status.
+/// Prints the reason of a failure and returns the exit status.
 fn fail(status: u8, reason: impl std::fmt::Display) -> ExitCode {
     crate::tell(reason);
     ExitCode::from(status)
@@ -170,7 +170,7 @@ fn fail(status: u8, reason: impl std::fmt::Display) -> ExitCode {
 
 /// Runs the program under the pager.
 pub fn run(mut arguments: Arguments) -> ExitCode {
-    // This line comes first, before the process opens any descriptor of its own.
+    // This call comes first, before the process opens any descriptor of its own.
     let inherited = inherited::descriptors();
     if !Path::new("/proc/self/exe").exists() {
         return fail(
@@ -221,8 +221,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes the resources for the run with this number. From here on no signal ends this process,
-    /// so that it removes what it makes.
+    /// Makes the resources of the run with this number. From here on the signals in `TAKEN` do not
+    /// end this process, so that the process can remove the folder.
     pub fn lay(number: u32) -> Result<Self, Refusal> {
         let failed = |reason: String| (FAILED, reason);
         let signals = Signals::take(&TAKEN)
@@ -249,14 +249,14 @@ impl Ground {
 
 /// Outputs that show the run to others while it lasts.
 pub struct Watchers {
-    /// Listener at which the figures are served.
+    /// Listener of the server for the figures.
     pub metrics: Option<TcpListener>,
-    /// File of the events, for an event that the pager is not there to write.
+    /// File of the events. The supervisor writes the event of the pager's end there.
     pub events: Option<File>,
 }
 
 impl Watchers {
-    /// Opens the outputs. This is done before anything starts, so that a failure starts nothing.
+    /// Opens the outputs before any process of the run starts, so that a failure starts nothing.
     fn new(arguments: &Arguments) -> Result<Self, String> {
         let events = arguments.events.as_ref().map(|path| {
             events::open(path).map_err(|error| format!("--events {}: {error}", path.display()))
@@ -341,8 +341,8 @@ fn start(
         Kind::Injected => inject::spawn(command, &folder.image()),
     };
     let program = program.map_err(|error| not_started(path, &error))?;
-    // From here on only the program has these descriptors, so readers and writers at the other ends
-    // see when it closes them.
+    // From here on only the program has these descriptors. So the processes at the other ends see
+    // when the program closes them.
     drop(inherited);
     inherited::leave_streams(&nothing);
     // Start this thread only now, because a process must have one thread when it forks.
@@ -352,8 +352,8 @@ fn start(
     Ok(supervisor.watch(&program))
 }
 
-/// Returns the memory in bytes that percentages refer to: the machine's, or the limit of the
-/// control group if that is less.
+/// Returns the memory in bytes that percentages refer to: the machine's, or the control group's
+/// limit if that is less.
 pub fn memory_total() -> u64 {
     // /proc/meminfo is no source for this, because some mounts of /proc lack it.
     let info = rustix::system::sysinfo();
@@ -423,7 +423,7 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
     for setting in &arguments.set {
         apply(&mut config, setting)?;
     }
-    // Checked now, because the end of the run is too late.
+    // The files are created now, because an error at the end of the run comes too late.
     let report = match &config.report_to {
         ReportTo::File(path) => Some(path),
         _ => None,
@@ -450,7 +450,7 @@ fn report_to(arguments: &Arguments) -> ReportTo {
     match &arguments.report_file {
         Some(path) if path.as_os_str() == "-" => ReportTo::Stdout,
         Some(path) => ReportTo::File(path.clone()),
-        // At the end of the run another process has the terminal.
+        // With `--exec` another process may have the terminal when the run ends.
         None if arguments.quiet == Some(true) || arguments.exec == Some(true) => ReportTo::Nowhere,
         None => ReportTo::Stderr,
     }
@@ -511,9 +511,9 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the value of LD_PRELOAD: the other libraries, then the agent. The other libraries pass
-/// on the program's calls and see what they would see without the agent. The agent of a surrounding
-/// run is left out. Two agents would both join this run, and every page would count twice.
+/// Returns the value of LD_PRELOAD: the user's libraries, then the agent. So the user's libraries
+/// get the program's calls first, as without the agent, and pass them on to the agent. The agent of
+/// an outer run is left out. Two agents would both join this run, and every page would count twice.
 fn preload(agent: &Path) -> OsString {
     let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let around = std::env::var_os(ENV_SOCKET).map(PathBuf::from);
@@ -537,8 +537,9 @@ fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString
 /// The supervisor of a running program.
 pub struct Supervisor {
     pub pager: Child,
-    /// Becomes readable when the pager begins to end. The pager's socket closes only with the last
-    /// of its threads. A thread in the idle class may take long to end beside busy threads.
+    /// Becomes readable when the pager begins to end. The pager's socket closes only when the last
+    /// thread of the pager ends. A thread in the idle class may take long to end beside busy
+    /// threads.
     pub pager_life: Pidfd,
     pub socket: Socket,
     pub signals: Signals,
@@ -647,8 +648,8 @@ impl Supervisor {
 
     fn pager_is_gone(&mut self, program: u32) -> ExitCode {
         signals::send(program, signals::SIGKILL);
-        // The children of a killed process appear only after its end, because the supervisor then
-        // adopts them.
+        // The supervisor adopts the children of a killed process only when that process ends. So
+        // the loop looks again.
         Patience::Ending.sees(|pause| {
             let others = self.others();
             others.iter().for_each(|&pid| signals::send(pid, signals::SIGKILL));
@@ -675,7 +676,8 @@ impl Supervisor {
     pub fn note_pager_ended(&mut self, program: u32) {
         if let Some(file) = &mut self.events {
             let killed = Event::Killed { why: Why::PagerEnded };
-            // No place is left to report a failed write.
+            // A failed write changes nothing: the supervisor also reports the pager's end on
+            // standard error.
             let _ = file.write_all(events::line(std::process::id(), program, &killed).as_bytes());
         }
     }
@@ -736,7 +738,7 @@ fn is_own_supervisor(socket: &Socket) -> bool {
 
 /// Runs the pager process. Its standard input is the socket to the supervisor.
 pub fn pager() -> ExitCode {
-    // Close the descriptors that were inherited for the program.
+    // The pager closes the descriptors that were inherited for the program.
     drop(inherited::descriptors());
     inherited::keep_going();
     let socket = match std::io::stdin().as_fd().try_clone_to_owned() {
@@ -767,8 +769,8 @@ mod tests {
         assert_eq!(list("/lib/a.so", None), "/lib/a.so:/tmp/ebb-2/agent.so");
     }
 
-    /// Shows that EAGAIN from fork is reported as a limit of processes and not as a program that
-    /// cannot be executed.
+    /// Shows that EAGAIN from fork is reported as a limit of processes. The program is not the
+    /// cause.
     #[test]
     fn a_fork_beyond_the_process_limit_is_reported_as_such() {
         let refused =

@@ -1,13 +1,13 @@
 //! Serves the figures of a run for Prometheus over HTTP (`ebb run --metrics ADDR`).
 //!
-//! A thread of the supervisor serves them and asks the pager as `ebb stat` does. A client may be
-//! slow or hostile:
+//! A thread of the supervisor serves the figures, and asks the pager as `ebb stat` does. A client
+//! may be slow or hostile:
 //!
 //! * SERVE-1: the thread never waits for one client. It reads and writes every connection as far as
 //!   that is possible without blocking.
 //! * SERVE-2: there are at most [`CALLERS_MAX`] connections, and the oldest makes room for a new
-//!   one. Each has [`REQUEST_MAX`] bytes for its request and [`PATIENCE`] for all of it. It is
-//!   closed after its answer.
+//!   one. A request has at most [`REQUEST_MAX`] bytes. A connection lasts at most [`PATIENCE`], and
+//!   the thread closes it after the answer.
 //! * SERVE-3: the pager is asked at most once in [`FRESH`], however many clients ask.
 //! * SERVE-4: an answer contains the figures of this run only. A client can change nothing.
 
@@ -38,7 +38,7 @@ const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Returns the address to listen at. A bare port means an address of this machine only.
+/// Returns the address to listen at. A bare port means the loopback address.
 pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let why = |reason: &str| {
         format!(
@@ -83,7 +83,7 @@ struct Caller {
     stream: TcpStream,
     since: Instant,
     request: Vec<u8>,
-    /// Answer, and the number of its bytes that are sent.
+    /// Answer, and how many bytes of the answer are sent.
     answer: Option<(Vec<u8>, usize)>,
 }
 
@@ -91,7 +91,7 @@ struct Server {
     listener: TcpListener,
     socket: PathBuf,
     callers: Vec<Caller>,
-    /// Last answer of the pager, and when it was asked.
+    /// Last answer of the pager, and the time at which it came.
     figures: Option<(Instant, std::result::Result<String, String>)>,
 }
 
@@ -106,7 +106,8 @@ impl Server {
             let mut at = ready;
             callers.retain_mut(|caller| {
                 let is_ready = at.next().unwrap_or(false);
-                // A caller that is ready is served first, even if this thread is late.
+                // A ready caller is served before its age is checked, because this thread itself
+                // may be late.
                 (!is_ready || self.serve(caller)) && caller.since.elapsed() < PATIENCE
             });
             self.callers = callers;
@@ -214,7 +215,7 @@ enum Heard {
     /// The request is not complete yet.
     Nothing,
     Gone,
-    /// The request gets no answer but this status line.
+    /// The request is wrong. This status is the answer.
     Wrong(&'static str),
     Asked {
         path: String,

@@ -1,8 +1,7 @@
 //! Parses sizes in the form of systemd. A size is bytes, a number with K, M, G or T, or a
-//! percentage of the machine's memory. The base is 1024. Suffixes like KiB mean the same, in any
-//! case.
+//! percentage of a given memory. The base is 1024. Suffixes like KiB mean the same, in any case.
 
-/// Parses `text`. `total` is the machine's memory in bytes.
+/// Parses `text`. `total` is the memory in bytes that percentages refer to.
 pub fn parse(text: &str, total: u64) -> Result<u64, String> {
     let wrong = |why: &str| {
         Err(format!("'{text}' is not a size: {why}; write bytes, 512K, 256M, 4G, 1T or 25%"))

@@ -73,8 +73,8 @@ enum Format {
 }
 
 impl Arguments {
-    /// Returns the process, and the interval if its run is asked repeatedly. With `--watch 4711`
-    /// the number is the process.
+    /// Returns the process, and the interval if its run is asked repeatedly. In `--watch 4711`
+    /// without PID the number is the process.
     fn subject(&self) -> Result<(u32, Option<Duration>), String> {
         let every = |text: &str| delay(text).map_err(|why| format!("--watch {text}: {why}"));
         match (self.pid, self.watch.as_deref()) {
@@ -271,7 +271,8 @@ pub fn has_ended(supervisor: u32) -> bool {
     matches!(line_of_run(supervisor), Ok(None))
 }
 
-/// Connects to a run by its supervisor's number, or by its program's with `--exec`.
+/// Connects to a run by the PID of its supervisor, or of its program with `--exec` and `ebb
+/// attach`.
 fn line_of_run(number: u32) -> std::io::Result<Option<Socket>> {
     match folder::line_to(number)? {
         Some(line) => Ok(Some(line)),

@@ -1,10 +1,8 @@
 //! Makes an ordinary user for a test and removes it afterwards. A folder of the account holds
-//! copies of `ebb` and of the test programs, because other users may not be able to reach the
-//! checkout.
+//! copies of `ebb` and of the test programs. Other users may be unable to reach the checkout.
 //!
-//! The user's commands run in a login shell, so that nothing of root's remains: no environment, no
-//! group, no capability. Making an account takes root, and a test that needs one is skipped without
-//! root.
+//! The user's commands run in a login shell. So they have no environment, group or capability of
+//! root. Making an account takes root, and a test that needs one is skipped without root.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -62,7 +60,8 @@ pub fn alone() -> Option<File> {
     folder.lock().ok().map(|()| folder)
 }
 
-/// Changes accounts under the lock.
+/// Runs a command that changes accounts, under the lock. Runs it again if another process holds the
+/// list.
 fn of_accounts(command: &mut Command) -> Output {
     let _alone = alone();
     eventually_some("the list of accounts", || {
@@ -131,8 +130,8 @@ impl Account {
     /// Copies a file into the account's folder, so that every user may read and execute it.
     pub fn copy(&self, from: &Path, name: &str) -> String {
         let to = self.path(name);
-        // Another process writes the copy. A writable descriptor of this process would be inherited
-        // by programs of other tests, and the copy could not be executed.
+        // Another process writes the copy. Programs of other tests could inherit a writable
+        // descriptor of this process. The kernel could then not execute the copy.
         as_root(Command::new("cp").arg(from).arg(&to));
         fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("chmod");
         to.display().to_string()
@@ -158,8 +157,8 @@ impl Account {
         self.shell(line).run()
     }
 
-    /// Runs a command of an administrator for the user: as root, by `sudo`, in a shell that has the
-    /// user's name.
+    /// Runs an administrator's command for the user, as root. A `sudo` in PATH only runs its
+    /// arguments, and USER is the user's name.
     pub fn administer(&self, line: &str) {
         let sudo = self.path("sudo");
         if !sudo.exists() {

@@ -133,7 +133,8 @@ fn make(output: &str, compiler: impl Fn(&Path) -> Command) -> PathBuf {
     if modified(&path) > newest_source() {
         return path;
     }
-    // Another test process may run the old file: build beside it and rename.
+    // Another test process may run the old file. So the compiler writes a file beside it, and a
+    // rename replaces the old one.
     let fresh = folder.join(format!("{output}.{}", std::process::id()));
     let status = compiler(&fresh).status().expect("the compiler runs");
     assert!(status.success(), "{output} does not compile");

@@ -2,7 +2,8 @@
 
 use std::process::{Child, Command};
 
-/// Busy processes. They end when this value is dropped, and soon after the process that owns it.
+/// Busy processes. They end when this value is dropped, or soon after the process that started
+/// them.
 #[derive(Debug)]
 pub struct Busy(Vec<Child>);
 

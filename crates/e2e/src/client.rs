@@ -1,5 +1,5 @@
-//! Clients of the servers under test: the parts of the protocols of Redis and memcached that write
-//! values and check each of them.
+//! Clients of the servers under test: the parts of the Redis and memcached protocols that write and
+//! read values.
 
 use ebb_mm::random as numbers;
 use ebb_testing::HANG;

@@ -50,7 +50,7 @@ impl Group {
             let tree = run.root().find();
             let outside: Vec<i32> = tree.all().filter(|pid| !inside.contains(pid)).collect();
             for pid in &outside {
-                // The process may have ended since.
+                // A failed write means that the process has ended.
                 let _ = fs::write(self.path.join("cgroup.procs"), pid.to_string());
             }
             outside.is_empty()

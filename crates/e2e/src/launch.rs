@@ -1,7 +1,6 @@
 //! Starts one program and waits for it.
 //!
-//! Output goes to files and not to pipes, because an orphan that keeps a pipe open must not keep a
-//! test waiting.
+//! Output goes to files. With a pipe a test would wait for an orphan that keeps the pipe open.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -274,7 +273,8 @@ impl Drop for Running {
         }
         if self.status.is_none() {
             let _ = self.child.wait();
-            // A process that gets this PID later is no run.
+            // The killed supervisor leaves its folder. A later process with this PID must not find
+            // the folder.
             for folder in folders_of(self.root.pid) {
                 let _ = fs::remove_dir_all(folder);
             }
@@ -344,7 +344,7 @@ impl Outcome {
             .collect()
     }
 
-    /// Fails if standard error has any other line.
+    /// Fails if standard error has a line other than the warning about thrashing.
     #[track_caller]
     pub fn expect_silence(&self) -> &Self {
         assert!(self.said().is_empty(), "{}", self.state());

@@ -128,8 +128,7 @@ impl Redis {
     }
 }
 
-/// Options that make a run wait for a server that goes away during a test, or that a busy host does
-/// not run.
+/// Options with long waits. A server may go away during a test, or get no CPU on a busy host.
 const PATIENT: &str = "?wait=600&answer=600";
 
 impl Drop for Redis {
@@ -157,8 +156,8 @@ fn spawn(folder: &Path, port: u16, options: &[String]) -> Child {
     let mut server = Command::new("redis-server");
     server.args(plain).arg("--dir").arg(folder).args(options);
     server.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
-    // The server has a process group of its own, so that a stopped server does not continue
-    // together with other processes of the test.
+    // The server has a process group of its own. So a stopped server does not continue together
+    // with the test's other processes.
     server.process_group(0);
     match server.spawn() {
         Err(error) if error.kind() == ErrorKind::NotFound => skip("redis-server is missing"),
@@ -190,12 +189,12 @@ impl Cluster {
         this
     }
 
-    /// Waits until all nodes agree, each is connected with each, and all masters have a replica
-    /// that is up to date.
+    /// Waits until all nodes agree, each is connected with each, and each master has an up-to-date
+    /// replica.
     ///
-    /// `check` passes, and `cluster_state` is ok, while nodes do not know a replica yet. They
-    /// ignore its messages then. One of these messages says that it has taken its master's slots
-    /// over.
+    /// `check` passes, and `cluster_state` is ok, even before all nodes know each replica. A node
+    /// ignores messages of a replica that it does not know. Such a message says that the replica
+    /// has taken over its master's slots.
     fn settle(&self) {
         eventually("the nodes to agree", || {
             let mut check = Command::new("redis-cli");
@@ -217,7 +216,7 @@ impl Cluster {
         });
     }
 
-    /// Kills a master. Its replica takes its slots over, as after an election.
+    /// Kills a master. Its replica takes over the master's slots, without an election.
     pub fn lose(&mut self, master: usize) {
         self.nodes[master].kill();
         let port = format!("\n{}\n", self.nodes[master].port());

@@ -1,4 +1,4 @@
-//! Checks the central promise: in less memory a program does exactly what it does with plenty.
+//! Compares a run in less memory with a plain run: output and status must be equal.
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
 //! Finds the processes of one run through /proc and adds up their anonymous memory.
 //!
-//! A process belongs to a run when it descends from the started process or carries the run's tag in
-//! its environment (an orphan does). Ebb's own processes are those that execute the `ebb` binary.
-//! The limit does not cover them.
+//! A process belongs to a run if it descends from the started process. So does a process with the
+//! run's tag in its environment. Ebb's own processes are those that execute the `ebb` binary. The
+//! limit does not cover them.
 //!
-//! Memory is `RssAnon` if there is one process, and the sum of `Pss_Anon` otherwise, so that a page
+//! Memory is `RssAnon` if there is one process, and the sum of `Pss_Anon` otherwise. So a page
 //! shared by fork counts once. Processes in one address space also count once.
 
 use std::collections::BTreeSet;

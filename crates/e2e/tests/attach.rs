@@ -43,7 +43,8 @@ impl Running {
         let file = File::create(&output).expect("a file");
         let errors = file.try_clone().expect("a descriptor");
         let tag = output.display().to_string();
-        // A host that stops the test's group stops no half of a run: the pager is in its own.
+        // The process gets a group of its own, as the pager has. So a host that stops the test's
+        // group does not stop half of a run.
         command.env(TAG, &tag).process_group(0);
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let child = command.spawn().expect("it starts");
@@ -84,7 +85,7 @@ impl Running {
         text.lines().filter(|line| !is_late(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits until `done`. Fails if the process ends before.
+    /// Waits until `done` returns true. Fails if the process ends before.
     #[track_caller]
     fn until(&mut self, what: &str, mut done: impl FnMut() -> bool) {
         let guard = Guard::new();
@@ -163,8 +164,8 @@ fn detach(pid: u32) -> Output {
     Command::new(ebb()).args(["detach", &pid.to_string()]).output().expect("ebb runs")
 }
 
-/// Reasons why a process is not given back at once: the host gives the process or the pager no CPU,
-/// or has no memory free.
+/// Reasons why a process is not given back at once. The process or the pager gets no CPU, or no
+/// memory is free.
 const LATE: [&str; 4] =
     ["does not answer", "cannot bring back", "is stopped", "the machine has room for"];
 
@@ -261,8 +262,8 @@ fn attach_brings_a_process_within_its_limit_and_detach_gives_its_memory_back() {
     program.ends_when_told("verify: ok");
 }
 
-/// Shows that memory that cannot leave at the attach leaves later. The limit must not stay where it
-/// was.
+/// Shows that memory that cannot leave at the attach leaves later. The limit must come down in the
+/// end.
 #[test]
 fn attach_reaches_its_limit_after_locked_memory_is_unlocked() {
     if !getuid().is_root() {
@@ -363,8 +364,8 @@ fn an_attached_process_is_given_back_however_the_supervisor_ends() {
     program.ends_when_told("verify: ok");
 }
 
-/// Shows that a dead pager kills the attached program, as under `ebb run`, because its pages are
-/// lost.
+/// Shows that an attached program dies with the pager, as under `ebb run`, because the program's
+/// pages are lost.
 #[test]
 fn an_attached_process_dies_with_the_pager() {
     let mut program = verify();
@@ -383,8 +384,8 @@ fn pager_of(attached: &Running) -> Pid {
     Pid::from_raw(pager).expect("a number")
 }
 
-/// Shows that an agent which waits inside the kernel for a message to be read ends with the pager.
-/// The agent cannot check the pager there, and no other thread does it.
+/// Shows that an agent that waits in `madvise` until the pager reads a message ends with the pager.
+/// The agent cannot check the pager during the call, and no other thread checks it.
 #[test]
 fn an_agent_that_waits_for_the_pager_inside_the_kernel_ends_with_it() {
     const MADVISE: &str = "28 ";
@@ -435,7 +436,7 @@ fn attach_waits_for_a_program_that_is_still_being_loaded() {
             assert!(text.contains("neither of glibc nor of Go alone"), "{text}");
             return None;
         }
-        // A signal before this point would end the program.
+        // An earlier SIGTERM would end the program, because its handler is not installed yet.
         program.until("it fills its memory", || resident(pid) > 8 * MIB);
         program.ends_when_told("verify: ok");
         assert!(attached.end().success(), "{}", attached.text());
@@ -444,8 +445,8 @@ fn attach_waits_for_a_program_that_is_still_being_loaded() {
     eventually_some("a program that is waited for", attempt);
 }
 
-/// Shows that an attached process is given back and not killed when no more pages can be stored. It
-/// existed before the limit.
+/// Shows that an attached process is given back and not killed when no more pages can be stored.
+/// The process existed before the limit.
 #[test]
 fn an_attached_process_is_given_back_when_the_store_is_full() {
     // The program takes more memory until a file is there.
@@ -642,7 +643,7 @@ fn is_stopped(pid: u32) -> bool {
     })
 }
 
-/// Shows that a server with clients keeps every key, and saves its data, meanwhile.
+/// Shows that an attached server keeps every key, and saves its data in a forked child.
 #[test]
 fn an_attached_redis_keeps_every_key_while_clients_write() {
     need("/usr/bin/redis-server");

@@ -1,5 +1,5 @@
-//! Tests `ebb run --exec`: the program has the PID of the started process, and its starter sees no
-//! other difference.
+//! Tests `ebb run --exec`: the program has the PID of the started process. The process that starts
+//! it sees no difference from a plain start.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -77,7 +77,8 @@ fn pager_and_supervisor(run: &Running) -> (i32, i32) {
     (pager, parent(pager))
 }
 
-/// Checks that it is the started process, in its session and group, has no child, and is paged.
+/// Prints the PID of this process, of its parent, session and group. Checks that the process has no
+/// child and is paged.
 const ITSELF: &str = r#"
 import ctypes, os, resource, subprocess, sys
 print(os.getpid(), os.getppid(), os.getsid(0), os.getpgid(0))
@@ -118,7 +119,8 @@ fn expect_itself(run: Running, last: &str) -> Outcome {
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().collect();
     let own = std::process::id();
-    // The kernel's own numbers: where the leader stands outside this PID namespace, it says 0.
+    // The expected numbers come from the kernel, which says 0 for a leader outside this PID
+    // namespace.
     let stat = fs::read_to_string("/proc/self/stat").expect("our own state");
     let (_, stat) = stat.rsplit_once(") ").expect("a name");
     let stat: Vec<&str> = stat.split(' ').collect();
@@ -154,8 +156,8 @@ fn a_program_that_adopts_orphans_gets_no_processes_of_ebb() {
     expect_itself(launch.arg(ebb().display().to_string()).start(), "adopts");
 }
 
-/// Returns whether a process gives its exit status to a process that is not its parent. Linux does
-/// so since 6.15.
+/// Returns whether the kernel gives the exit status of a process to a process that is not its
+/// parent. Linux does so since 6.15.
 fn tells_status() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel has a release");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
@@ -210,8 +212,8 @@ fn the_process_attributes_stay() {
     assert_eq!(bash(""), bash("\"$0\" run --exec --memory-max 64M --"));
 }
 
-/// Shows that Ebb's own processes ignore a signal to the whole control group, as a service manager
-/// sends it on a stop.
+/// Shows that Ebb's own processes ignore a signal to the whole control group. A service manager
+/// sends one on a stop.
 #[test]
 fn ebbs_own_processes_take_no_signal_that_is_meant_for_the_program() {
     let script = "trap 'kill $!; echo got it; exit 3' TERM; tail -f /dev/null & echo ready; wait";
@@ -275,8 +277,8 @@ fn the_program_dies_with_ebb_and_its_end_is_reported() {
     }
 }
 
-/// Shows that orphans without an agent end with Ebb. They are found by the environment they were
-/// started with, or because the pager saw them before.
+/// Shows that orphans without an agent end with Ebb. The supervisor finds them by their
+/// environment. The pager kills those that it has seen before.
 #[test]
 fn orphans_without_an_agent_end_with_ebb() {
     for kills_pager in [true, false] {
@@ -286,8 +288,8 @@ fn orphans_without_an_agent_end_with_ebb() {
         let original = ebb_e2e::build::foreign_program("verify");
         let copied = Command::new("cp").arg(original).arg(&fixed).status();
         assert!(copied.expect("cp runs").success());
-        // The second read waits, though the writer has yet to close the pipe that the first read
-        // has emptied.
+        // The second read opens the pipe for writing, too. So it does not see the end of the pipe
+        // when the first writer closes it.
         let script = "(env -i \"$0\" 4 0 5 1 & \"$0\" 4 0 5 1 & read x < \"$1\"); echo ready; \
                       read x <> \"$1\"";
         let launch = Launch::new("sh").args(["-c", script]).arg(&fixed).arg(&fifo);
@@ -326,7 +328,8 @@ fn has_descriptor_of(holder: i32, pid: i32) -> bool {
     texts.into_iter().any(|text| text.lines().any(|found| found == line))
 }
 
-/// A program whose child outlives it. The child goes on in its memory and is found.
+/// A program whose child outlives it. The child goes on with its inherited memory, and `ebb stat`
+/// and `ebb ps` find it.
 const DAEMON: &str = r#"
 import os, select, subprocess, sys
 memory = bytearray(48 << 20)
@@ -382,8 +385,8 @@ fn a_daemon_outlives_the_program_that_made_it() {
 #[test]
 fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
     need_paging();
-    // The program goes on until the end of the pipe is seen, so a reader that waits for Ebb's own
-    // end hangs.
+    // The program goes on until the reader has seen the end of the pipe. A reader that waits for
+    // Ebb's own end hangs.
     let (_folder, fifo) = fifo();
     let bash = |line: &str| {
         let launch = Launch::new("bash").args(["-c", line]).arg(ebb()).arg(&fifo);
@@ -425,7 +428,7 @@ fn a_pid_file_has_the_process_number_that_was_started() {
     let mut run = Launch::new("sh").args(["-c", line]).arg(ebb()).args(words).start();
     let socket = path("socket");
     run.wait_until("its socket", |_| Connection::open(Path::new(&socket)).is_ok());
-    // The program listens first.
+    // The program listens before it writes the file.
     let file = path("pid");
     let read = || fs::read_to_string(&file).unwrap_or_default();
     run.wait_until("its pid file", |_| read().ends_with('\n'));
@@ -502,8 +505,8 @@ fn the_program_of_an_ordinary_user_has_the_process_number_too() {
     });
 }
 
-/// Shows that a job of the shell from before its exec does not belong to the program. Nothing waits
-/// for it.
+/// Shows that a job of the shell from before its exec does not belong to the program. Ebb does not
+/// wait for that job.
 #[test]
 fn children_from_before_the_exec_are_not_part_of_the_run() {
     need_paging();
@@ -558,7 +561,7 @@ fn a_run_inside_a_run() {
 #[test]
 fn a_program_that_cannot_be_executed_leaves_nothing_behind() {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder");
-    // The kernel looks for the loader that the program names.
+    // The copy names a loader that does not exist, so the kernel cannot execute it.
     let bytes = fs::read("/bin/true").expect("a program");
     let at = bytes.windows(8).position(|part| part == b"/lib64/l").expect("its loader");
     let (mut broken, path) = (bytes, folder.path().join("broken"));

@@ -39,8 +39,8 @@ fn the_signal_that_killed_the_program_is_passed_on() {
     }
 }
 
-/// Shows that the supervisor stops when the program does, for the shell to see. It must not stay
-/// stopped when another process continues only the program.
+/// Shows that the supervisor stops when the program does, for the shell to see. The supervisor must
+/// not stay stopped when another process continues only the program.
 #[test]
 fn a_program_that_is_stopped_and_continued_by_another() {
     // The program ends when it reads a word, however long the rest takes.
@@ -49,7 +49,8 @@ fn a_program_that_is_stopped_and_continued_by_another() {
     run.wait_until("the program", |run| run.root().find().program.len() == 1);
     let program = run.root().find().program[0];
     let supervisor = run.pid();
-    // Repeated, because other processes may stop the whole tree and continue it.
+    // The test repeats each signal, because other processes may stop the whole tree and continue
+    // it.
     for _ in 0..3 {
         run.wait_until("the supervisor's stop", |_| {
             send(program, Signal::STOP);
@@ -151,7 +152,7 @@ fn without_a_limit_the_program_just_runs() {
     assert_eq!(outcome.expect_code(3).text(), "hello\n");
 }
 
-/// Shows that all options can come from a file with a profile. Options on the command line precede
+/// Shows that all options can come from a file with a profile. Options on the command line override
 /// both.
 #[test]
 fn options_come_from_a_file() {
@@ -231,7 +232,7 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn a_run_reports_its_figures_while_it_lasts() {
-    // A run that gets no CPU may be late.
+    // A run that gets no CPU may answer late.
     let script = "until \"$0\" stat $$ 2>/dev/null; do :; done; \
                   while said=$(\"$0\" stat 1 2>&1 >&3); code=$?; \
                   case $said in *'does not answer'*) :;; *) false;; esac; do :; done 3>&1; \
@@ -279,7 +280,7 @@ fn a_socket_left_by_a_killed_run_with_this_number() {
     assert_eq!(outcome.expect_code(0).text(), "0  True\n");
 }
 
-/// Shows that a run finds itself in the list of its user's runs, and its figures in the forms of
+/// Shows that a program finds its run in the list of runs. It reads the run's figures in formats of
 /// other programs.
 const LISTED: &str = r#"
 import json, os, subprocess, sys
@@ -538,7 +539,7 @@ fn programs_that_cannot_be_run_are_refused_with_one_line() {
 
 // ---- users and environments ------------------------------------------------------------------
 
-/// Command that runs another as an ordinary user.
+/// Command that runs another command as an ordinary user.
 const NOBODY: [&str; 6] = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
 
 /// A folder that every user may reach, unlike the checkout.
@@ -552,9 +553,9 @@ impl Public {
         Self(folder)
     }
 
-    /// Copies a file into the folder. Another process writes the copy. A writable descriptor of
-    /// this process would be inherited by programs of other tests, and the copy could not be
-    /// executed.
+    /// Copies a file into the folder. Another process writes the copy. Programs of other tests
+    /// could inherit a writable descriptor of this process. The kernel could then not execute the
+    /// copy.
     fn copy(&self, from: &Path, name: &str) -> String {
         let to = self.0.path().join(name);
         let copied = Command::new("cp").arg(from).arg(&to).status().expect("cp");
@@ -564,7 +565,8 @@ impl Public {
     }
 }
 
-/// Runs a program under Ebb through another command. Both lie where every user may go.
+/// Runs a program under Ebb through another command. `ebb` and the program are in a folder that
+/// every user may reach.
 fn verify_through(before: &[&str]) -> Outcome {
     let folder = Public::new();
     let mut words: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
@@ -579,8 +581,7 @@ fn right_answer() -> String {
     Launch::program("verify", "48 1").run().text()
 }
 
-/// Shows that an ordinary user gets a working run, or a message about how to get the right to
-/// handle faults.
+/// Shows that an ordinary user gets a working run, or a message about how to get the needed right.
 #[test]
 fn an_ordinary_user_gets_a_run_or_a_message() {
     need_root();
@@ -662,8 +663,8 @@ fn reports_go_where_they_are_sent() {
     }
 }
 
-/// Shows that a report on standard output follows the program's output in one stream, and that it
-/// can be left out.
+/// Shows that a report on standard output follows the program's output in one stream, and can be
+/// left out.
 #[test]
 fn a_report_goes_to_standard_output_or_is_left_out() {
     need_paging();

@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// Passes over 40 MiB repeatedly, in a limit of 32, until a file exists.
+/// Passes over 40 MiB repeatedly, under a limit of 32 MiB, until a file exists.
 const PROGRAM: &str = r#"
 import os, sys
 area = bytearray(os.urandom(40 << 20))
@@ -71,7 +71,8 @@ fn try_ask(at: &str, request: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// Returns whether the answer is complete and is not the one of a pager without CPU.
+/// Returns whether the answer is complete. A pager without CPU causes the status 503, which counts
+/// as incomplete.
 fn is_whole(request: &str, answer: &str) -> bool {
     if answer.starts_with("HTTP/1.1 503") {
         return false;

@@ -1,4 +1,4 @@
-//! Tests forks, threads, signals and endings while most of the program's memory is elsewhere.
+//! Tests forks, threads, signals and endings while much of the program's memory is stored.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use ebb_testing::{eventually, eventually_is, skip};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// Runs a case with 16 MiB of its own, in half of that.
+/// Runs a case of `process` in 8 MiB. Most cases have 16 MiB of their own.
 #[track_caller]
 fn case(arguments: &str) {
     case_of("process", arguments);
@@ -55,7 +55,7 @@ fn forks_of_a_child_made_around_the_c_library() {
 
 /// Shows that a child which asks to be traced like its parent goes on. The freezer traces a process
 /// that outruns the limit. The kernel attaches such a child to the tracer of its parent, so the
-/// pager must let it go.
+/// pager must release the child.
 #[test]
 fn a_child_that_is_to_be_traced_like_its_parent_goes_on() {
     case("traced-children 40");
@@ -88,8 +88,8 @@ fn a_stopped_child_holds_up_nobody() {
 }
 
 /// Shows that a stopped child which shares nearly all pages does not end the run. Reclaim must not
-/// rely on its standby pages, retry copies of pages shared with it for ever, or skip the private
-/// pages of others.
+/// rely on the child's standby pages. It must not retry copies of shared pages for ever, or skip
+/// private pages of others.
 #[test]
 fn a_stopped_child_that_shares_nearly_everything() {
     let outcome = Launch::program("process", "stopped 32").limit(24 * MIB).run();
@@ -123,7 +123,7 @@ fn a_robust_lock_of_a_dead_thread() {
 }
 
 /// Shows that many children keep the limit. A page that nine processes share is free only when all
-/// nine have dropped it, and each needs a copy of its own for that.
+/// nine have dropped it. Each process needs a copy of its own for that.
 #[test]
 fn many_children_at_once_keep_the_limit() {
     case("many 16 8");
@@ -308,8 +308,8 @@ fn threads_that_are_cancelled_or_exit_run_their_cleanups() {
     case_of("threads", "cancelled 16");
 }
 
-/// Shows that threads started before the agent are joined. Nothing has noted their descriptors, and
-/// a join must not wait for ever when these are out.
+/// Shows that threads started before the agent are joined. No hook has noted their descriptors. A
+/// join must not wait for ever when the pages of these descriptors are out.
 #[test]
 fn threads_of_a_library_that_begins_before_the_agent() {
     let (_folder, library) = build::library_to_preload("early");
@@ -317,7 +317,6 @@ fn threads_of_a_library_that_begins_before_the_agent() {
     early.limit(TINY).run().expect_line("early: ok");
 }
 
-/// Shows that pages that must stay are reported if there is no room to note them.
 #[test]
 fn pages_that_must_stay_are_reported_if_there_is_no_room_to_note_them() {
     let launch = Launch::program("threads", "pins 9000").limit(80 * MIB);

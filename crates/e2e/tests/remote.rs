@@ -225,7 +225,7 @@ fn a_server_that_pauses_only_costs_time() {
 }
 
 /// Shows that a pager stopped during a wait for an answer waits on. A receive with a time limit
-/// ends with EINTR when its thread is stopped and continued, as job control and freezers do.
+/// ends with EINTR when its thread is stopped and continued. Job control and freezers do that.
 #[test]
 fn a_pager_stopped_while_it_waits_for_an_answer_waits_on() {
     let (server, cluster) = (Redis::start(&[]), Cluster::start());
@@ -257,7 +257,7 @@ fn a_pager_stopped_while_it_waits_for_an_answer_waits_on() {
     cluster.expect_no_keys();
 }
 
-/// Shows that a server that comes back empty kills the program when it needs a lost page.
+/// Shows that a program dies when it needs a page of a server that has come back empty.
 #[test]
 fn a_server_that_comes_back_empty_kills_the_program_that_needs_its_pages() {
     for encrypt in ["remote", "none"] {

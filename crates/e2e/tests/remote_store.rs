@@ -126,8 +126,8 @@ fn pages_come_back_and_their_keys_go() {
     }
 }
 
-/// Adjacent pages are one read. If it fails as a whole, each page is read by itself: a node that is
-/// away made the pages of another node fail.
+/// Shows that the store reads adjacent pages at once, and each page by itself if that read fails.
+/// So a node that is away does not fail the pages of another node.
 #[test]
 fn a_failed_read_of_several_pages_is_made_page_by_page() {
     let server = Redis::start(&[]);
@@ -251,8 +251,8 @@ fn a_full_tier_is_full_and_says_so() {
     }
     let full = said.lines("tier redis: full: 127.0.0.1:");
     assert!(full.len() == 1, "{:?}", said.lines(""));
-    // Removing the keys of refused writes lets the tier take writes again, so this repeats until
-    // they are removed.
+    // The tier takes writes again after it has removed the keys of refused writes. So the test
+    // writes until these keys are gone.
     eventually("no room", || {
         try_put(&store, &pages(3000..3064));
         !store.has_room()

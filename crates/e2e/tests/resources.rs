@@ -1,10 +1,10 @@
-//! Tests the surroundings of a run: inherited limits, standard streams, signals and descriptors,
-//! folders that others may write to, full disks, missing system files.
+//! Tests the surroundings of a run: limits, streams, signals, descriptors, folders that others may
+//! write to, full disks, missing files.
 //!
-//! Each test is a line for the shell with `$ebb` and `$verify` (a program that takes 48 MiB and
-//! checks each byte). Some tests compare it with a plain run. PATH finds both programs, because
-//! their paths may contain a space. A line waits for an event by a read from `$gate`, and the test
-//! writes a line to `$gate` when the event has come.
+//! Each test is a line for the shell with `$ebb` and `$verify`. `verify` is a program that fills
+//! memory and checks each byte. Some tests compare the line with a plain run. PATH finds both
+//! programs, because their paths may contain a space. A program waits for an event by a read from
+//! `$gate`. The shell writes a line to `$gate` when the event has come.
 
 use ebb_e2e::account::need_root;
 use ebb_e2e::build::{ebb, program};
@@ -105,8 +105,9 @@ fn a_limit_of_file_sizes_is_not_the_pagers() {
     assert_eq!(outcome.expect_code(0).text(), right_answer(48));
 }
 
-/// Shows that a hard limit of file sizes does not apply to the memory that agent and pager share,
-/// which is a file, too. Otherwise it cannot be created, or SIGXFSZ kills the program.
+/// Shows that a hard limit of file sizes does not apply to the memory that agent and pager share.
+/// Otherwise the agent could not create that memory, which is a file, or SIGXFSZ would kill the
+/// program.
 #[test]
 fn a_hard_limit_of_file_sizes_leaves_the_agent_its_memory() {
     let script = "x = b''.join(b'%-4096d' % i for i in range(8000)); import os; \
@@ -173,8 +174,8 @@ fn a_limit_of_cpu_time_is_the_programs() {
     alike("ulimit -St 1; $run sh -c 'trap \"echo told; exit 3\" XCPU; while :; do :; done'");
 }
 
-/// Shows that a limit of CPU time is named which the pager may not lift and reaches before any
-/// program does.
+/// Shows that Ebb names the limit of CPU time when the pager reaches it. In this test the pager may
+/// not lift the limit, and reaches it before any program does.
 #[test]
 fn a_limit_of_cpu_time_that_the_pager_reaches_is_named() {
     need_root();
@@ -241,11 +242,11 @@ fn ignored_signals_stay_ignored() {
 }
 
 /// Shows that fault threads have the normal I/O class. The idle CPU class implies the idle I/O
-/// class, in which each read waits, at times for 10 ms, until no process writes.
+/// class. A read in that class waits until no process writes, at times for 10 ms.
 #[test]
 fn fault_threads_have_the_normal_io_class() {
-    // Of the children of the program's parent, the other one is the pager.
-    // A thread takes its name and its class when it first runs.
+    // The program and the pager are the two children of the supervisor. A thread takes its name and
+    // its class when it first runs.
     let look = "look() { for task in $(grep -lxs faults /proc/[0-9]*/task/*/comm); do \
                 thread=${task%/comm}; grep -qs __pager ${thread%/task/*}/cmdline || continue; \
                 [ $(cut -d' ' -f4 ${thread%/task/*}/stat) = $PPID ] && ionice -p ${thread##*/}; \
@@ -268,8 +269,8 @@ fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
     assert_eq!(gated(&line).text(), "1\n", "a descriptor of the program's");
 }
 
-/// Shows that a pipe that also gets messages ends only with the run, because Ebb may print a
-/// message until then.
+/// Shows that a pipe that also gets messages ends only with the run. Ebb may print a message until
+/// then.
 #[test]
 fn the_end_of_a_pipe_for_messages_too_comes_with_the_end_of_the_run() {
     // The read waits for a second to see that the end does not come too early.
@@ -336,8 +337,8 @@ fn an_unsuitable_runtime_folder_is_passed_over() {
 }
 
 /// Shows that a kept environment names no path that another user can create. A job queue or an
-/// editor keeps the environment of a run. With a folder in /tmp, another user could create it again
-/// and have root's next program run that user's code.
+/// editor keeps the environment of a run. If the path were in /tmp, another user could create it
+/// again. Then root's next program would run that user's code.
 #[test]
 fn a_kept_environment_names_nothing_that_another_user_can_make() {
     let outcome = shell("exec $run sh -c 'echo $LD_PRELOAD'").env("XDG_RUNTIME_DIR", "").run();
@@ -351,7 +352,7 @@ fn a_kept_environment_names_nothing_that_another_user_can_make() {
     }
 }
 
-/// Checks that the launch ends well and that Ebb prints nothing.
+/// Checks that the launch ends well and that the loader (`ld.so`) prints no message.
 #[track_caller]
 fn fine(launch: &Launch) {
     let outcome = launch.run();
@@ -428,7 +429,7 @@ fn a_run_in_another_root() {
     assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
 }
 
-/// As another user, creates the paths that a run with this process's PID would use, and becomes
+/// Creates the paths that a run with this process's PID would use, for another user. Then becomes
 /// that run.
 const PREPARED: &str = r#"
 import os, sys
@@ -442,7 +443,7 @@ script = "for p in %s; do ls $p; rm -r $p; done" % " ".join(places)
 os.execv(os.environ["ebb"], ["ebb", "run", "--memory-max", "16M", "--report-file", "/dev/null", "--", "sh", "-c", script])
 "#;
 
-/// Shows that Ebb removes nothing of another user in the place of a run's folder.
+/// Shows that Ebb removes nothing of another user at the path of a run's folder.
 #[test]
 fn nothing_of_another_users_is_removed() {
     need_root();
@@ -476,7 +477,7 @@ print(done.returncode, "ebb_nr_limit" in done.stdout)
 #[test]
 fn ebb_stat_does_not_wait_for_a_socket_that_accepts_no_connection() {
     let user = rustix::process::getuid();
-    // Other tests' commands ask every folder in the common places.
+    // The commands of other tests connect to every run in the common directories.
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     let deaf = |owner: u32| {
@@ -547,7 +548,8 @@ fn a_full_standard_error_changes_no_status() {
 #[test]
 fn a_run_without_proc_or_dev_null_is_refused() {
     need_root();
-    // Both programs are also found where nothing is mounted over them, wherever this repository is.
+    // Both programs are mounted in /mnt, because a test may mount over the folder of this
+    // repository.
     let inside = |mounts: &str, ebb: &str| {
         format!(
             "exec unshare -m sh -c 'mount -t tmpfs none /mnt && touch /mnt/ebb /mnt/verify && \
@@ -557,7 +559,7 @@ fn a_run_without_proc_or_dev_null_is_refused() {
     };
     let verify = "--memory-max 16M --report-file /dev/null -- /mnt/verify 48 1";
     refused(&inside("umount -l /proc", verify), "/proc");
-    // Without a report, which would be a file there.
+    // This run has no report file, because the file would be in the new /dev.
     refused(&inside("mount -t tmpfs none /dev", "-- true"), "/dev/null");
     for mounts in [
         "mount -t proc -o subset=pid proc /proc",

@@ -1,6 +1,6 @@
-//! Tests permissions: the `ebb` of an ordinary user, set up as the README and `ebb doctor` say, and
-//! attacks that such an `ebb` must resist. Everything runs in a login shell of an account made for
-//! the test.
+//! Tests permissions: the `ebb` of an ordinary user, set up as the README and `ebb doctor` say.
+//! Also tests attacks that such an `ebb` must resist. The user's commands run in a login shell of
+//! an account made for the test.
 
 use std::fs;
 use std::io::Write;
@@ -83,8 +83,9 @@ fn a_program_that_makes_itself_undumpable_is_served_for_an_ordinary_user() {
     expect_paged(&in_little(&account, &command), "undumpable: ok\n");
 }
 
-/// Shows that the child of a hidden process reads its inherited pages. Nothing of such a child can
-/// be opened in /proc, so its standby pages need another way out, or the run ends as out of memory.
+/// Shows that the child of a hidden process reads its inherited pages. The pager can open nothing
+/// of such a child in /proc. Without another way out for its standby pages the run is out of
+/// memory.
 #[test]
 fn the_child_of_a_hidden_process_reads_what_it_inherited() {
     let account = able();
@@ -119,8 +120,8 @@ fn children_in_user_namespaces_of_their_own_are_paged_for_an_ordinary_user() {
     expect_paged(&outcome, "new-user: ok\n");
 }
 
-/// Shows that the agent gets into static Go programs with the user's own rights only, at the start
-/// and where others start them.
+/// Shows that the agent gets into static Go programs with the user's own rights only. Either the
+/// run or another program starts them.
 #[test]
 fn static_programs_of_go_are_paged_for_an_ordinary_user() {
     let account = able();
@@ -286,8 +287,8 @@ fn impostor(account: &Account, words: &str) -> Launch {
     account.shell(&line)
 }
 
-/// Shows that the userfaultfd of another process is refused. Pages would be put into the one
-/// process and looked for in the other.
+/// Shows that the userfaultfd of another process is refused. Otherwise the pager would place pages
+/// in one process and look for them in the other.
 #[test]
 fn the_userfaultfd_of_another_process_is_refused() {
     let account = able();
@@ -297,8 +298,8 @@ fn the_userfaultfd_of_another_process_is_refused() {
     assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
 }
 
-/// Shows that a process which has become a setuid program is not read. The connection is still its
-/// own, but the user may no longer read it.
+/// Shows that a process which has become a setuid program is not read. The process keeps its
+/// connection, but the user may no longer read the process.
 #[test]
 fn a_process_that_has_become_a_setuid_program_is_not_read() {
     let account = able();
@@ -315,8 +316,8 @@ fn a_process_that_has_become_a_setuid_program_is_not_read() {
     assert_eq!(outcome.expect_code(128 + 9).text(), "exec: acts as 0\n", "{}", outcome.stderr);
 }
 
-/// Shows that no process of a run can make the pager wait for ever, or take resources of others:
-/// see harass.c.
+/// Shows that no process of a run can make the pager wait for ever, or take others' resources: see
+/// harass.c.
 #[test]
 fn no_process_of_a_run_keeps_the_others_from_joining() {
     for what in ["full", "drained", "others", "forged", "asks"] {
@@ -362,7 +363,7 @@ os.rmdir('ebb-$1-0123456789abcdef')"
 "#;
 
 /// Shows that root's run goes on, answers, and takes new processes in, whatever another user does
-/// beside its files.
+/// to its files.
 #[test]
 fn a_user_cannot_disturb_the_run_of_another_through_its_files() {
     let account = Account::new();
@@ -400,7 +401,7 @@ fn a_user_cannot_disturb_the_run_of_another_through_its_files() {
 }
 
 /// Shows that programs that start with rights of their own, and take no agent, are refused with a
-/// message. Programs that only cannot be read run.
+/// message. A program that the user may execute but not read does run.
 #[test]
 fn programs_with_rights_of_their_own_are_refused_with_a_message() {
     let account = able();
@@ -431,7 +432,7 @@ fn programs_with_rights_of_their_own_are_refused_with_a_message() {
     assert_eq!(root.expect_code(0).text(), right_answer());
 }
 
-/// Shows that root is refused a setgid file of root, because it changes the rights. A file with
+/// Shows that Ebb refuses a setgid file to root if the file changes the group. A file with
 /// capabilities does not change root's rights.
 #[test]
 fn programs_with_rights_of_their_own_are_refused_to_root_where_they_change_them() {
@@ -502,7 +503,7 @@ fn a_forged_supervisor_gains_nothing() {
     assert!(report["pages_evicted"].as_u64() > Some(1000), "it was paged: {report}");
 }
 
-/// Shows that a pager serves only the program that started it.
+/// Shows that a pager that another program than `ebb` starts ends with a message.
 #[test]
 fn a_pager_refuses_a_supervisor_that_is_another_program() {
     let account = able();

@@ -193,13 +193,14 @@ fn top_shows_the_runs_and_then_one_run_its_limit_and_its_map() {
             && stored(screen, "ram ") + stored(screen, "file ") > 15.0
     });
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
-    // The program waits, so some of its faults load pages.
+    // Some faults of the program load pages from a tier.
     terminal.wait_for("loads", |screen| {
         let line = screen.lines().find(|line| line.starts_with("faults/s")).unwrap_or_default();
         !line.contains("ram 0  file 0")
     });
 
-    // If too few pages left in time, `ebb top` says so for a while, and the key is pressed again.
+    // If too few pages leave in time, `ebb top` says so for a while. The test then presses the key
+    // again.
     for (key, before, after, bytes) in
         [("+", "32.0M", "36.0M", 36 * MIB), ("-", "36.0M", "31.5M", 63 * MIB / 2)]
     {
@@ -216,7 +217,7 @@ fn top_shows_the_runs_and_then_one_run_its_limit_and_its_map() {
                 let setting = format!("memory.max={}", before.replace(".0", ""));
                 Launch::new(ebb()).args(["set", &pid, &setting]).run();
             }
-            // A step that was shown may be taken back.
+            // The pager may take a step back after it was shown.
             is(&screen, after) && limit_of(&run) == bytes
         });
     }
@@ -295,8 +296,8 @@ fn a_run_that_ends_while_it_is_looked_at_says_so() {
     });
 }
 
-/// Returns whether the text has a colour: 30 to 37, 40 to 47 or beyond 90. The list has no colour
-/// of its own.
+/// Returns whether the text has a colour: 30 to 38, 40 to 48 or 90 to 107. The list of runs has
+/// none, so the test shows one run.
 fn has_colour(text: &str) -> bool {
     text.split("\x1b[").skip(1).filter_map(|rest| rest.split_once('m')).any(|(codes, _)| {
         let numbers = codes.split(';').filter_map(|code| code.parse::<u32>().ok());

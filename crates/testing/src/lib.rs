@@ -1,8 +1,8 @@
 //! Waiting in tests: for an event, on any host that makes progress.
 //!
-//! A test never compares a time. This file has the only clock of the tests, which ends a test that
-//! hangs. A host may be arbitrarily slow within [`HANG`]. `./test quick` refuses `sleep`, `Instant`
-//! and `elapsed` in tests anywhere else.
+//! A test never compares a time. This file has the only clock of the tests. The clock ends a test
+//! that waits longer than [`HANG`] for one event. Within that time a host may be arbitrarily slow.
+//! `./test quick` refuses `sleep`, `Instant` and `elapsed` in tests anywhere else.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -44,7 +44,7 @@ impl Guard {
     }
 }
 
-/// Waits until `done`.
+/// Waits until `done` returns true.
 ///
 /// # Panics
 ///

@@ -1,9 +1,10 @@
 //! Runs test programs for `./test`: each test in a process of its own, a few at a time.
 //!
-//! Standard input is the output of `cargo test --no-run --message-format=json`. Arguments are the
-//! packages to run or, after `--except`, the packages to leave out. The output shows failures,
-//! skipped and slow tests, and the progress. The last line is `N passed, N failed, N skipped`. The
-//! folder `EBB_TEST_LOGS` gets `NAME.slowest`, `NAME.times` and `NAME.skipped`.
+//! Standard input is the output of `cargo test --no-run --message-format=json`. The first argument
+//! is the NAME of the run. The other arguments are the packages to run or, after `--except`, to
+//! leave out. The output shows failures, skipped and slow tests, and the progress. The last line is
+//! `N passed, N failed, N skipped`. The folder `EBB_TEST_LOGS` gets `NAME.slowest`, `NAME.times`
+//! and `NAME.skipped`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval at which the output shows the progress and the tests that run for longer than that.
 const TELL_EVERY: Duration = Duration::from_secs(30);
-/// Duration after which a test process is killed, because its own clock has not ended it.
+/// Duration after which the runner kills a test process that its own clock has not ended.
 const KILL_AFTER: Duration = Duration::from_secs(HANG.as_secs() * 2);
 /// Clock ticks in a second: USER_HZ.
 const TICKS: u64 = 100;
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
         &mut waiting,
         &std::fs::read_to_string(logs.join(format!("{name}.times"))).unwrap_or_default(),
     );
-    // One more job than CPUs, because some tests wait.
+    // One more job than CPUs, because some tests wait; five jobs at most.
     let jobs = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(1, 4) + 1);
     let total = waiting.len();
     let board = Mutex::new(Board { waiting, total, ..Board::default() });
@@ -108,7 +109,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(failed > 0 || total == 0))
 }
 
-/// Parses the run's name, and the packages to run.
+/// Parses the run's name, whether the packages are to be left out, and the packages.
 fn arguments() -> (String, bool, Vec<String>) {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     if words.is_empty() {
@@ -164,8 +165,8 @@ fn tests_of((program, folder, target): &(PathBuf, PathBuf, String)) -> Vec<Test>
     all.into_iter().filter(|name| !ignored.contains(name)).map(test).collect()
 }
 
-/// Sorts the tests so that those that took longest the last time run first, and no long test is
-/// left at the end. Tests are taken from the end of the list.
+/// Sorts the tests by their last duration, the longest at the end of the list. The workers take
+/// tests from the end, so that no long test runs last.
 fn order(tests: &mut [Test], times: &str) {
     let time = |line: &str| {
         let (time, rest) = line.split_once(" s  ")?;
@@ -234,8 +235,8 @@ fn run(test: &Test) -> (Outcome, Duration) {
         Ok(child) => child,
         Err(error) => return (Outcome::Failed(error.to_string()), Duration::ZERO),
     };
-    // Processes that the test leaves behind may keep the pipes open, so the readers get only a
-    // short time after its end.
+    // Processes that the test leaves behind may keep the pipes open. So the readers get only a
+    // short time after the test's end.
     let texts = [
         read_along(child.stdout.take().expect("piped")),
         read_along(child.stderr.take().expect("piped")),

@@ -1,5 +1,5 @@
-//! Checks the runner's output for tests that pass, fail and cannot run: those of this program
-//! itself.
+//! Checks the runner's output for tests that pass, fail and cannot run. These tests are in this
+//! program itself.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

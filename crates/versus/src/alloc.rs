@@ -1,9 +1,9 @@
 //! Compares the page-frame allocator with others, in one run and by ratios.
 //!
-//! Contenders: the bound (each thread pops and pushes an array of its own, which is no allocator),
-//! Ebb's two stores, and `buddy_system_allocator` behind a mutex. LLFree is not among them, because
-//! it is not published as a package. Its published ratios to that bound are printed beside the
-//! measured ones.
+//! Most goals are ratios to a bound that is no allocator: each thread pops and pushes an array of
+//! its own. The contenders are Ebb's two stores and `buddy_system_allocator` behind a mutex. Ebb's
+//! fast store also runs without claimed CPUs. LLFree is no contender, because it is not published
+//! as a package. The lines about goals also have LLFree's own ratios to that bound.
 
 mod facts;
 mod goals;

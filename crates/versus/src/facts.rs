@@ -1,5 +1,4 @@
-//! Measures facts beside the tables: the shape of checks, lock holds, drains, start-up and
-//! metadata.
+//! Measures facts beside the tables: the cost of checks, lock holds, drains, start-up and metadata.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,8 +34,8 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
     let mut medians = [[Cell::default(); 4]; 2];
     for threads in [1, 2] {
         // For two threads the phase is short, so that threads that start together also work
-        // together. Their sets are empty then, so that all blocks come from refills. A long phase
-        // needs no such care.
+        // together. `settle` empties their per-CPU sets first, so that all blocks come from
+        // refills. A long phase needs no empty sets.
         let (blocks, passes) = if threads == 1 { (2048, 2) } else { (512, 1) };
         let load = Load { threads, order: 9, blocks, pattern: Pattern::Bulk, passes };
         let mut samples = [const { Vec::new() }; 4];
@@ -86,8 +85,8 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-/// Measures how long a refill holds the lock, by when checks run, and how long two threads wait for
-/// it.
+/// Measures how long a refill holds the lock, by when checks run. Also measures the CPU time and
+/// the wall time of two threads for each block.
 fn holds() -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
     for (name, base) in [("lists", Mechanisms::faithful()), ("fast", Mechanisms::fast())] {
@@ -119,7 +118,8 @@ fn holds() -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-/// Measures the drain of a full set of single frames that another thread orders.
+/// Measures the drain of a full set of single frames. The drain takes the path for the set of
+/// another thread.
 fn drains() -> Result<Vec<String>, String> {
     let ebb = Ebb::new(8 * GIB, 2, &Mechanisms::fast(), None).map_err(|error| error.to_string())?;
     let frames = ebb.frames();

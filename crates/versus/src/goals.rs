@@ -1,11 +1,11 @@
-//! The goals, as ratios to the bound of one run.
+//! Judges Ebb's fast store by goals, which are ratios to the bound of the same run.
 
 use ebb_bench::alloc::{Cell, Pattern, Table};
 
 const BOUND: usize = 0;
 const FAST: usize = 1;
 const BUDDY: usize = 4;
-/// Largest allowed cost of a second thread, as a ratio.
+/// Largest allowed ratio of the cost with two threads to the cost with one.
 const SECOND_THREAD_MAX: f64 = 1.25;
 
 struct Goal {

@@ -7,8 +7,8 @@ use buddy_system_allocator::FrameAllocator;
 use ebb_bench::alloc::{Contender, Worker};
 
 /// An array of frames per thread, without lock, zone or count: a bound that no allocator can beat.
-/// Like every allocator it is reached through a shared reference and a thread's number, and its
-/// length is in memory.
+/// As with every allocator, a thread uses the array through a shared reference and its number. The
+/// length of the array is in memory.
 #[derive(Debug)]
 pub struct Arrays {
     stacks: Vec<Stack>,
@@ -42,7 +42,7 @@ impl Contender for Arrays {
     }
 }
 
-/// One thread's access to its array.
+/// Handle of one thread for its array.
 #[derive(Debug)]
 pub struct OneArray<'a>(&'a Arrays, usize);
 

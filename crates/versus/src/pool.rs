@@ -1,8 +1,8 @@
 //! Compares random reads through `ebb-pool` and other stores, of a tree several times as large as
 //! their memory.
 //!
-//! Each contender keeps equal records (keys of 8 bytes, values of 120) in its own tree and looks
-//! random ones up:
+//! Each contender looks random records up in a tree of equal records. A key has 8 bytes, and a
+//! value 120. The contenders are:
 //! * `ebb`: [`BTree`] on a [`Pool`], direct I/O, frames for the given memory;
 //! * `mmap`: the file and tree of `ebb`, mapped, in a memory cgroup;
 //! * `lmdb`: in a memory cgroup (`peers/lmdb.c`, built here; needs liblmdb);
@@ -10,8 +10,8 @@
 //!   each time.
 //!
 //! The cgroup of `mmap` and `lmdb` has room for the given memory and for the program beside it.
-//! Each contender prints its number of lookups in each second. The last `--seconds` of them count,
-//! after `--warm` seconds.
+//! Each contender prints its number of lookups in each second. After `--warm` seconds, `--seconds`
+//! seconds count.
 
 mod pool_peers;
 
@@ -145,7 +145,7 @@ fn journal(path: &Path) -> PathBuf {
 }
 
 /// Looks records up in the given number of threads, and prints the number of lookups in each
-/// second.
+/// second. Then ends the process.
 fn look_up(args: &Args, find: impl Fn(u64) -> bool + Sync) {
     let done = AtomicU64::new(0);
     let threads = args.threads.first().copied().unwrap_or(1);

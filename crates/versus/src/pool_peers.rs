@@ -9,7 +9,7 @@ use ebb_bench::kernel::Cgroup;
 
 use super::Args;
 
-/// Memory of a program beside the compared one: text, stacks, page tables.
+/// Memory of a program beside the memory that is compared: text, stacks, page tables.
 const BESIDE_BYTES: u64 = 32 << 20;
 
 /// A contender.
@@ -51,7 +51,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Builds the contenders' programs.
+    /// Builds LMDB's program, and checks that vmcache's exists.
     pub fn new(args: &Args) -> Result<Self, String> {
         let wanted = |peer: Peer| args.only.iter().any(|name| name == peer.name());
         let vmcache = args.vmcache.clone().filter(|_| wanted(Peer::Vmcache));
@@ -146,7 +146,8 @@ fn sync_disks() -> Result<(), String> {
     Command::new("sync").status().map(drop).map_err(|error| format!("sync: {error}"))
 }
 
-/// Reads the lines that the contender prints each second, and its processor time beside them.
+/// Reads the line that the contender prints each second. Measures the contender's processor time
+/// over the lines that count.
 fn watch(child: &mut Child, args: &Args, peer: Peer) -> Result<Measured, String> {
     let ended = || format!("{} ended before its time", peer.name());
     let stat = PathBuf::from(format!("/proc/{}/stat", child.id()));
@@ -179,7 +180,7 @@ fn watch(child: &mut Child, args: &Args, peer: Peer) -> Result<Measured, String>
 fn cpu_seconds(stat: &Path) -> Result<f64, String> {
     let text = fs::read_to_string(stat).map_err(|error| format!("{}: {error}", stat.display()))?;
     let after_name = text.rsplit(')').next().unwrap_or_default();
-    // utime and stime: the 14th and 15th field, of which two are before the name's end.
+    // utime and stime are fields 14 and 15. The first two fields end with the name.
     let ticks = after_name.split_ascii_whitespace().skip(11).take(2);
     let ticks: Option<Vec<f64>> = ticks.map(|cell| cell.parse().ok()).collect();
     let ticks = ticks.ok_or_else(|| format!("{}: unexpected contents", stat.display()))?;
@@ -217,7 +218,7 @@ fn build_lmdb(args: &Args) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Maps a file whose pages are not in the page cache at first.
+/// Drops a file from the page cache, and maps the file.
 pub fn map(path: &Path) -> Result<Pages, String> {
     let error = |error: std::io::Error| format!("{}: {error}", path.display());
     let file = File::open(path).map_err(error)?;

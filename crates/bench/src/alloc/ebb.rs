@@ -121,7 +121,7 @@ impl Ebb {
     }
 }
 
-/// A fence on behalf of the owners of per-CPU sets.
+/// The fence that each other thread of the process has to pass, by membarrier.
 #[derive(Debug)]
 struct Fence(Membarrier);
 

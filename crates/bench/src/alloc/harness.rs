@@ -10,19 +10,19 @@ use crate::stats;
 
 /// An allocator of frames.
 pub trait Contender: Sync {
-    /// Access of one thread to the allocator.
+    /// Handle of one thread for the allocator.
     type Worker<'a>: Worker
     where
         Self: 'a;
 
-    /// Returns the access for thread `i` of `threads`.
+    /// Returns the handle for thread `i` of `threads`.
     fn worker(&self, i: usize, threads: usize) -> Self::Worker<'_>;
 
-    /// Returns the allocator to the state before a round, if that takes work.
+    /// Brings the allocator back to its state before a round, if the allocator needs that.
     fn settle(&self) {}
 }
 
-/// Access of one thread to an allocator.
+/// Handle of one thread for an allocator.
 pub trait Worker {
     /// Allocates a block; `None` if there is none.
     fn get(&mut self, order: u8) -> Option<u32>;

@@ -13,7 +13,7 @@ const ZRAM: &str = "/sys/class/zram-control";
 ///
 /// While the file is on, the kernel treats its disk as non-rotating, which is the kernel's best
 /// case. The flag must not return before the file is off. Otherwise the kernel's count of rotating
-/// swap disks stays wrong, and with it the readahead of everything later.
+/// swap disks stays wrong, and with it all later swap readahead.
 #[derive(Debug)]
 pub struct SwapFile {
     path: PathBuf,
@@ -43,8 +43,8 @@ impl SwapFile {
     pub fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
         let path = folder.join(format!("ebb-bench-{}.swap", std::process::id()));
         let mut undo = Undo::new()?;
-        // After a killed benchmark both shells run at once, and a file that is still on cannot be
-        // removed yet.
+        // After a killed benchmark this shell and the shell of `Swap` run at once. A swap file that
+        // is still on cannot be removed.
         let quoted = quote_path(&path);
         undo.later(&format!(
             "n=0; until rm -f {quoted} 2>/dev/null || [ $n = 300 ]; do n=$((n + 1)); sleep 0.2; done"
@@ -114,7 +114,7 @@ fn turn_on(path: &Path, undo: &mut Undo) -> Result<(), String> {
     command("swapon", &[&path.to_string_lossy()])
 }
 
-/// Returns the first and the third figure of `mm_stat`.
+/// Parses `mm_stat`: the first figure is the original size, and the third is the memory used.
 fn parse_stat(text: &str) -> Option<Compressed> {
     let mut figures = text.split_whitespace().map(str::parse);
     let original_bytes = figures.next()?.ok()?;

@@ -1,7 +1,7 @@
 //! Runs rounds over the configurations and prints medians and ratios to the kernel.
 //!
 //! Misses are pages swapped in during the measurement. For the kernel they come from /proc/vmstat.
-//! A run of Ebb gives them to the load over its socket.
+//! Under Ebb the load asks the pager, over the socket of the run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

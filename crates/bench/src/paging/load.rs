@@ -3,8 +3,8 @@
 //! Every page starts with a header that is checked at each access. The first half of a page is
 //! random and the second zero, so that the page compresses to a half. The popularity of pages is a
 //! table of a few MiB (Walker's alias method, over shuffled pages). So drawing a page costs two
-//! reads and no floating-point arithmetic. The load prints one line of JSON. Its counts cover only
-//! the measured seconds.
+//! reads and no floating-point arithmetic. The load prints one line of JSON, whose counts cover
+//! only the measured seconds.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -29,13 +29,13 @@ const TICK_US: u64 = 10_000;
 pub enum Pattern {
     /// Zipf 0.99 over shuffled pages.
     Zipf,
-    /// Every page alike.
+    /// All pages equally often.
     Uniform,
-    /// Four fifths zipf, one fifth reads of a cursor that goes round.
+    /// Four fifths zipf, one fifth reads of all pages in order, round and round.
     Scanmix,
     /// Nothing after the first touch of every page, which writes one word.
     Touch,
-    /// So many accesses, zipf 0.99, of which the second half is measured.
+    /// A fixed number of accesses, zipf 0.99, of which the second half is measured.
     Loop,
     /// No memory: spins on one CPU until it is killed.
     Busy,
@@ -64,7 +64,7 @@ struct Args {
     /// Enter this cgroup first.
     #[arg(long)]
     cgroup: Option<std::path::PathBuf>,
-    /// Count what the other children of the parent cost too: the pager's.
+    /// Also count the cost of the parent and its other children: the supervisor and the pager.
     #[arg(long)]
     siblings: bool,
     /// Time each access of `loop`.
@@ -105,7 +105,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let args = match Args::try_parse_from(name.chain(args)) {
         Ok(args) => args,
         Err(error) => {
-            // A closed output leaves no place to report the error.
+            // A failed print is not reported, because the output is closed.
             let _ = error.print();
             return ExitCode::from(2);
         }
@@ -189,7 +189,7 @@ fn finish(args: &Args, mut outcome: Outcome, cpu: u64, swapped: u64) -> Result<O
     outcome.swapped_in = swapped_in(args.siblings)? - swapped;
     if args.siblings {
         for pid in keepers() {
-            // Pss counts pages of the program file that both processes map only once.
+            // Pss divides a page among the processes that map it, so the sum counts each page once.
             let of = |kind| in_file(&format!("/proc/{pid}/smaps_rollup"), kind);
             outcome.ebb_bytes += of("Pss_Anon:") + of("Pss_File:");
             outcome.ebb_shared_bytes += in_file(&format!("/proc/{pid}/status"), "RssShmem:");
@@ -292,7 +292,8 @@ fn cpu_us(siblings: bool) -> u64 {
     pids.iter().map(ticks).sum::<u64>() * TICK_US
 }
 
-/// Returns the pages swapped in by Ebb, if this program runs under it, or else by the kernel.
+/// Returns the number of pages that Ebb swapped in, if this program runs under Ebb, or else the
+/// kernel.
 fn swapped_in(under_ebb: bool) -> Result<u64, String> {
     let text = if under_ebb {
         figures().map_err(|error| format!("the run does not tell its figures: {error}"))?
@@ -303,7 +304,7 @@ fn swapped_in(under_ebb: bool) -> Result<u64, String> {
     value.and_then(|value| value.parse().ok()).ok_or_else(|| "pswpin is not counted".into())
 }
 
-/// Returns the figures of the surrounding run, as `ebb stat` shows them.
+/// Returns the figures of the run that this program belongs to, as `ebb stat` shows them.
 fn figures() -> std::io::Result<String> {
     let socket = std::env::var_os(ENV_SOCKET).ok_or(std::io::ErrorKind::NotFound)?;
     let line = loop {

@@ -1,8 +1,8 @@
-//! The load `loop`: a fixed number of accesses to pages by zipf. Three of ten accesses write, and
-//! each page is verified.
+//! The load `loop`: a fixed number of accesses to pages that are drawn by Zipf 0.99. Three of ten
+//! accesses write, and each access verifies its page.
 //!
 //! The second half of every thread's accesses is measured, and the rates of the threads are added.
-//! The result is the rate of served faults after the first accesses, in a steady state of memory.
+//! So the result is the rate of accesses when memory is in a steady state.
 
 use ebb_sys::sched;
 use ebb_sys::ticks::{self, Began};
@@ -75,7 +75,7 @@ impl Laps<'_> {
         let result = touch();
         let took = ticks::since(began, ticks::now());
         if took > LONG_TICKS {
-            // If the thread did not sleep, another thread has taken its CPU.
+            // An access without a sleep does not count: another thread has taken the CPU.
             let slept = sched::own_sleeps();
             if std::mem::replace(&mut self.sleeps, slept) != slept {
                 self.count += 1;

@@ -3,8 +3,8 @@
 //!
 //! `list` names the programs, and `inputs` makes their inputs. `runs` runs one program once, and
 //! `redis` is the client of the server among them. `rounds` takes turns, and `table` prints the
-//! results. The output of a program is compared with its output alone, and any difference is an
-//! error.
+//! results. The output of each run is compared with the output of the program alone. A difference
+//! is an error.
 
 mod command;
 mod inputs;

@@ -18,7 +18,8 @@ pub enum Peer {
     /// The kernel's swap file.
     #[value(name = "swapfile")]
     SwapFile,
-    /// The kernel's compressed swap. Its memory counts in the limit, as Ebb's compressed tier does.
+    /// The kernel's compressed swap. The compressed pages count in the limit, as those of Ebb's
+    /// compressed tier do.
     Zram,
 }
 
@@ -57,8 +58,8 @@ impl Row {
         }
     }
 
-    /// Returns the wall times of all rounds. The time is infinite if a run did not end, and not a
-    /// number if it was killed.
+    /// Returns the wall times of all rounds. The time is not a number if a run was killed. It is
+    /// infinite if a run timed out, failed or had a different output.
     pub fn walls(&self) -> Vec<f64> {
         let wall = |sample: &Sample| match sample.end {
             End::Done => sample.wall_s,
@@ -180,9 +181,9 @@ fn shrinks_to(compressed: Compressed) -> f64 {
     compressed.used_bytes as f64 / compressed.original_bytes as f64
 }
 
-/// Divides a limit between the cgroup and compressed swap, so that the pages outside the cgroup
-/// fit, compressed, into the rest. Each part gets at least an eighth of the limit, even if the
-/// program cannot run in that.
+/// Divides a limit between the cgroup and compressed swap. The pages that do not fit into the
+/// cgroup fit, compressed, into the rest. Each part gets at least an eighth of the limit, even if
+/// the program cannot run in that.
 fn divided(peak_bytes: u64, limit_bytes: u64, ratio: f64, page_cluster: u32) -> Environment {
     let (peak, limit) = (peak_bytes as f64, limit_bytes as f64);
     let resident = |ratio: f64| (limit - ratio * peak) / (1.0 - ratio);

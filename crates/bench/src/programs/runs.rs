@@ -41,7 +41,7 @@ pub enum Environment {
 pub enum End {
     /// The run succeeded.
     Done,
-    /// The kernel's OOM killer ended it.
+    /// The kernel's OOM killer ended the run.
     Killed,
     /// The run took longer than the timeout.
     TimedOut,
@@ -62,7 +62,7 @@ pub struct Sample {
     pub cpu_s: f64,
     /// Checksum of the output.
     pub checksum: u64,
-    /// Peak of its memory in bytes, if the environment gives it.
+    /// Peak of the run's memory in bytes, if the environment shows the peak.
     pub peak_bytes: Option<u64>,
     /// The report of `ebb run`.
     pub report: Option<Value>,
@@ -108,7 +108,7 @@ impl Digest {
     }
 }
 
-/// Runs programs. Ends them when they take too long or a signal ends the benchmark.
+/// Runs programs. Kills a program that takes too long, or when a signal ends the benchmark.
 #[derive(Debug)]
 pub struct Runner {
     /// Path of the `ebb` to measure.
@@ -125,7 +125,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Takes over the signals that end a benchmark.
+    /// Creates a runner that takes the signals SIGHUP, SIGINT and SIGTERM.
     pub fn new(
         ebb: PathBuf,
         more: Vec<String>,
@@ -134,8 +134,8 @@ impl Runner {
     ) -> Result<Self, String> {
         let signals = Signals::take(&[SIGHUP, SIGINT, SIGTERM])
             .map_err(|error| format!("cannot take signals: {error}"))?;
-        // The pager outlives the supervisor for a moment. Only a parent that waits for it learns
-        // its processor time.
+        // The pager outlives the supervisor for a moment, and this process adopts the pager. Only a
+        // parent that waits for a process learns its processor time.
         process::adopt_orphans();
         Ok(Self { ebb, more, folder, timeout, swap_file: None, signals })
     }
@@ -144,7 +144,7 @@ impl Runner {
     pub fn run(&self, program: &Program, place: Environment) -> Result<Sample, String> {
         let folder = self.folder.join(program.name);
         let cgroup = match place {
-            // Without a cgroup, memory is sampled from time to time instead.
+            // If no cgroup can be created, the memory is sampled from time to time instead.
             Environment::Plain => Cgroup::new(None).ok(),
             Environment::Ebb { .. } => None,
             Environment::SwapFile { limit_bytes, .. } | Environment::Zram { limit_bytes, .. } => {
@@ -160,7 +160,7 @@ impl Runner {
         command.env("PERL_HASH_SEED", "0").stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(errors);
         process::attend(&mut command);
-        // The run before may have left this socket.
+        // An earlier run may have left this socket.
         let _ = std::fs::remove_file(folder.join("redis.sock"));
         let look = place == Environment::Plain && cgroup.is_none();
         let before = children_ticks();
@@ -243,7 +243,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Uses the program and waits for its end, or ends it.
+    /// Uses the program and waits for its end, or kills it after the timeout.
     fn wait(
         &mut self,
         program: &Program,
@@ -296,8 +296,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Ends the program after the timeout. If the benchmark is interrupted, ends the program with
-    /// an error.
+    /// Kills the program after the timeout, and then returns true. If a signal interrupts the
+    /// benchmark, kills the program and returns an error.
     fn end_if_over(&mut self) -> Result<bool, String> {
         let interrupted = self.runner.signals.next().is_some();
         let late = self.start.elapsed() > self.runner.timeout;
@@ -324,7 +324,8 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Uses a program in a thread. The channel gives the result and then ends.
+/// Uses a program in a thread. The thread sends its result over the channel, and the channel then
+/// closes.
 fn use_it(use_: Use, mut stdout: ChildStdout, socket: PathBuf) -> Receiver<Result<Driven, String>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

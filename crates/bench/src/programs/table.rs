@@ -147,7 +147,7 @@ pub fn means(all: &[Measured], share: u32, peers: &[Peer], timeout_s: f64) -> St
     peers.iter().map(|&peer| mean(all, share, peer, timeout_s)).collect::<Vec<_>>().join("\n")
 }
 
-/// The heads of [`means`].
+/// The head of the table whose lines [`means`] returns.
 pub const MEANS_HEAD: &str = "\
 | at | Ebb's speed to | programs | geometric mean | least | most | left out |
 |---|---|---|---|---|---|---|";

@@ -1,7 +1,7 @@
 //! Measures kswapd against an allocator that takes frames at a fixed rate.
 //!
 //! Half of memory is clean and cold. Nearly all of the other half stays in use. The allocator runs
-//! through the cold half. The result counts how often it would have to reclaim directly.
+//! through the cold half. The result counts how often the allocator reclaims directly.
 //!
 //! [`run`] gives kswapd a thread of its own. The result then depends on how soon the system runs
 //! that thread, and the delay is reported, too. [`super::turns`] runs both in turns on one
@@ -33,7 +33,7 @@ pub struct Outcome {
     pub taken: u64,
     /// Duration of the run, in seconds.
     pub seconds: f64,
-    /// Number of times the allocator would have had to reclaim directly.
+    /// Number of direct reclaims of the allocator.
     pub direct: u64,
     /// Smallest number of free frames, sampled every 1024 frames.
     pub least_free: u64,
@@ -226,8 +226,8 @@ pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, S
     let take = u64::from(frames) / 2 - u64::from(frames) / 16;
     thread::scope(|scope| {
         let kswapd = scope.spawn(|| {
-            // Scheduling as for kswapd of `ebb run`. If that is not permitted, kswapd runs with
-            // normal priority.
+            // This thread gets short slices, so that it runs soon after a wake-up. If the kernel
+            // refuses that, the scheduling stays as it is.
             let _ = ebb_sys::sched::run_soon(0);
             m.kswapd();
         });

@@ -18,7 +18,7 @@ pub struct Row {
     pub ns: [f64; 3],
 }
 
-/// Frees each folio and counts.
+/// Frees and counts the evicted folios.
 #[derive(Default)]
 struct Gone(u64);
 
@@ -86,7 +86,7 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
     v.generations().spaces().join(space.id());
     for (vpn, &p) in order.iter().enumerate() {
         // Skipped folios lie in a zone above the one that is short. The short zone has a few folios
-        // at the young end, because the classic lists do not scan for an empty zone.
+        // at the young end. The classic lists do not scan for an empty zone.
         let above = what == What::Skip && (tun.lru == LruKind::Gen || vpn + LOW < order.len());
         let word = Word::new(LruType::File, 0, u8::from(above));
         let vpn = Vpn(vpn as u64);
@@ -112,7 +112,8 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
         LruKind::Classic => stat.get(Event::PgSkip) + stat.get(Event::PgScanKswapd),
     };
     let count = |gone: &Gone| if what == What::Skip { looked(&stat) } else { gone.0 };
-    // A pass may age instead of evicting.
+    // A pass may age instead of evicting. So the loop ends only after eight passes in a row without
+    // effect.
     let mut fruitless = 0;
     // The classic lists skip 32,768 folios before they count one as scanned.
     let all = what == What::Skip && tun.lru == LruKind::Classic;

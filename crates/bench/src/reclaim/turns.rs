@@ -18,7 +18,7 @@ use ebb_sys::percpu::thread_time_ns;
 
 use super::keepup::{Machine, Outcome};
 
-/// Folios that kswapd takes before the allocator has its turn.
+/// Folios that kswapd evicts before the allocator has its turn.
 const TURN: u32 = 64;
 /// Frames that the allocator takes between two readings of the clock while kswapd sleeps.
 const STRETCH: u64 = 64;
@@ -95,7 +95,8 @@ impl Turns<'_> {
         there && self.taken.get() < self.take
     }
 
-    /// Takes frames while kswapd sleeps, until it is woken or a nap is over.
+    /// Takes frames while kswapd sleeps, until kswapd begins to run after a wake-up or the nap is
+    /// over. Returns false if all frames are taken or none is left.
     fn while_it_sleeps(&self, nap_ns: u64) -> bool {
         let end = self.clock_ns.get().saturating_add(nap_ns);
         loop {

@@ -1,7 +1,7 @@
 //! `ebb top` shows this user's runs, or one of them, on a whole screen and keeps it up to date.
 //!
-//! It asks for figures as `ebb stat` does, one question at a time, and makes changes as `ebb set`
-//! does. The run never waits for it.
+//! `ebb top` asks for figures as `ebb stat` does, one question at a time, and makes changes as `ebb
+//! set` does. A run never waits for `ebb top`.
 
 mod picture;
 mod screen;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const WORD_STAYS: Duration = Duration::from_secs(6);
 /// Interval at which signals are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// Least size of the screen. Less is too small to be useful.
+/// Least size of the screen.
 const WIDTH_MIN: u16 = 40;
 const HEIGHT_MIN: u16 = 8;
 
@@ -116,7 +116,7 @@ struct Followed {
     chosen: u32,
     /// Time of the last answer.
     heard: Option<Instant>,
-    /// Reason why there is no answer since then.
+    /// Reason why no answer has come since then.
     silent: Option<String>,
     /// First line of the whole map that is shown, if the whole map is shown.
     map: Option<usize>,
@@ -277,8 +277,8 @@ impl App {
                 _ => Typed::Taken,
             };
         }
-        // Esc and the next key arrive as one key with Alt if they are read at once. No key uses Alt
-        // here.
+        // Esc and the next key arrive as one key with Alt if both are read at once. `ebb top` has
+        // no key with Alt.
         if key.modifiers.contains(KeyModifiers::ALT) {
             self.typed(KeyEvent::from(KeyCode::Esc));
         }

@@ -37,7 +37,7 @@ pub enum News {
     Done(Result<String, String>),
 }
 
-/// Handle of the thread that asks.
+/// Handle of the thread that asks the runs.
 #[derive(Debug)]
 pub struct Source {
     wants: Sender<Want>,
@@ -56,9 +56,9 @@ impl Source {
         Ok(Self { wants, news, tell })
     }
 
-    /// Asks for another subject, at once.
+    /// Has the thread ask for another subject at once.
     pub fn want(&self, want: Want) {
-        // The thread runs as long as `self.news`, so this cannot fail.
+        // The thread runs as long as `self.news` exists, so this cannot fail.
         let _ = self.wants.send(want);
     }
 

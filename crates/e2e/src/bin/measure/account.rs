@@ -1,4 +1,4 @@
-//! Measures whether the loss of a run is the sum of its parts.
+//! Measures whether the time that a run loses is the sum of the parts in its report.
 
 use std::process::Command;
 

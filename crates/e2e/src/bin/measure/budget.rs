@@ -1,5 +1,5 @@
-//! Measures the memory of a tree above its limit, and how long a program is frozen as it comes near
-//! the limit.
+//! Measures the memory of a tree above its limit, and the freezes of a program that comes near the
+//! limit.
 
 use ebb_e2e::MIB;
 use ebb_e2e::launch::Launch;
@@ -18,6 +18,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / MIB as f64
 }
 
+/// Measures the peak of a program that takes memory as fast as it can.
 pub fn peaks() {
     for (arguments, limit, most) in [("256 4", 32, 40), ("640 4", 384, 395)] {
         let run = hog(arguments, limit, "");
@@ -26,14 +27,15 @@ pub fn peaks() {
     }
 }
 
-/// A freeze lasts one turn of 3 ms. Putting all of 2 GiB under management in one freeze takes sixty
-/// milliseconds.
+/// Measures the longest freeze. A freeze lasts one turn of 3 ms. To put all of 2 GiB under
+/// management in one freeze would take sixty milliseconds.
 pub fn holds() {
     let longest_us = hog("2048 1", 2200, "").outcome.figure("longest_freeze_us");
     figure("longest hold of a program of 2 GiB", longest_us as f64 / 1e3, "ms", "20 ms");
 }
 
-/// Above `--memory-high` a thread that takes pages pauses, and reclaim brings the tree back.
+/// Measures a tree above `--memory-high`: threads that take pages pause, and reclaim brings the
+/// tree back.
 pub fn high() {
     let run = hog("256 4", 96, "--memory-high 32M");
     figure("most held with high at 32 MiB", mib(run.peak_bytes), "MiB", "40 MiB");
@@ -41,7 +43,8 @@ pub fn high() {
     figure("threads slowed down", throttled_s, "s", "more than 0");
 }
 
-/// Ebb's tables grow with the memory in use, not with the limit.
+/// Measures Ebb's own memory under a far limit. Ebb's tables grow with the memory in use, not with
+/// the limit.
 pub fn far_limit() {
     let own = watched(&Launch::program("verify", "16 2 3 1").limit(1 << 43)).own_bytes;
     figure("Ebb's own memory under a limit of 8 TiB", mib(own), "MiB", "16 MiB");

@@ -14,7 +14,8 @@ use super::figure;
 
 const ROUNDS: u64 = 10;
 
-/// Returns the longest time from a kill until no process is left, in milliseconds.
+/// Returns the longest time from a kill until no process is left, in milliseconds. A round kills
+/// the pager if `whose` returns true, or else the supervisor.
 fn longest_ms(launch: &Launch, whose: impl Fn(u64) -> bool) -> f64 {
     let mut random = Random::new(9);
     let times = (0..ROUNDS).map(|round| {

@@ -1,5 +1,5 @@
-//! Measures the reuse of pages by a sample against all accesses, and the limit that `ebb fit`
-//! finds.
+//! Compares the misses that a sample predicts with the exact misses, and measures the limit that
+//! `ebb fit` finds.
 
 use std::process::Command;
 
@@ -11,8 +11,8 @@ use crate::{figure, number};
 /// A program with 64 MiB, of which it uses 16 all the time.
 const LOAD: &str = "64 16 10000000";
 
-/// Compares the misses that the sample predicts for other sizes with the exact misses. Sizes below
-/// the pages in sight are left out, as the report says.
+/// Compares the misses that the sample predicts for other sizes with the exact misses. Sizes near
+/// and below the report's `grain_bytes` are left out, because the curve is too coarse there.
 pub fn curve() {
     let sizes = "20 24 28 32 40 48 56";
     let mut exact = Command::new(build::program("reuse"));
@@ -41,14 +41,14 @@ pub fn curve() {
     }
 }
 
-/// Measures that `ebb fit` finds a limit for only the memory that is used all the time.
+/// Measures the limit that `ebb fit` finds for a program that uses 16 of its 64 MiB all the time.
 pub fn found() {
     let mut fit = Command::new(build::ebb());
     fit.args(["fit", "--slowdown", "300%", "--format", "json", "--"]);
     fit.arg(build::program("reuse")).args("run 64 16 1000000".split(' '));
     let output = fit.output().expect("ebb runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // The result stands after the runs.
+    // In the JSON text the result follows the list of runs.
     let (_, found) = text.split_once("\"runs\"").unwrap_or_default();
     let (_, found) = found.split_once(']').unwrap_or_default();
     let of = |text: &str, name| number(text, name).unwrap_or(f64::NAN);

@@ -18,8 +18,9 @@ for n in range(12000):
     area[n * 4096:(n + 1) * 4096] = os.urandom(4096)
 ";
 
-/// Measures the time from the program's last page to the message. The program's own output is no
-/// measure. Beside load, a program that gets its few pages repeatedly prints nothing for a second.
+/// Measures the time from the program's last completed fault to the message. The program's output
+/// would be too coarse. On a busy host the program may print nothing for a second although its
+/// faults complete.
 pub fn in_vain() {
     for swap in ["ram", "ram:4M", "file:/dev/shm:8M"] {
         let launch = Launch::new("/usr/bin/python3").args(["-c", PAGES]).limit(30 * MIB);
@@ -49,8 +50,8 @@ fn faults(pid: i32) -> Option<u64> {
     Some(count(7)? + count(9)?)
 }
 
-/// Measures the wait in the message and the whole run, for programs whose threads get no page after
-/// the first one waits. The four seconds include the time before the first wait.
+/// Measures the wait that the message states, and the whole run. The programs' threads get no page
+/// after the first thread waits. The four seconds include the time before the first wait.
 pub fn ends_at_once() {
     for swap in ["ram:4M", "ram:1M", "file:/dev/shm:4M"] {
         for case in ["alone", "threads 8", "heap", "children 12"] {
@@ -60,7 +61,7 @@ pub fn ends_at_once() {
     told("locked", "ram,file", true);
 }
 
-/// Measures the wait in the message for programs that fork all the time or are stopped.
+/// Measures the wait that the message states, for programs that fork all the time or are stopped.
 pub fn ends_in_time() {
     for case in ["births 64", "turnover 4"] {
         told(case, "file:/dev/shm:4M", false);

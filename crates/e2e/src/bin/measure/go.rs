@@ -7,7 +7,8 @@ use ebb_e2e::launch::Launch;
 
 use crate::figure;
 
-/// Starts forty programs at once, each for half a second. Sixteen at a time get the agent.
+/// Starts forty programs at once, each for half a second. The pager puts the agent into sixteen at
+/// a time.
 pub fn forty_at_once() {
     let work = go_program("go-work", ".", &[]);
     let script = format!("{} wait", "\"$0\" waits 4 & ".repeat(40));
@@ -38,7 +39,7 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // Each may have been killed.
+        // An error means that the process has ended already.
         self.0.iter_mut().for_each(|child| drop(child.kill().and_then(|()| child.wait())));
     }
 }

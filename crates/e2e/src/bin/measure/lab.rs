@@ -1,4 +1,4 @@
-//! Compares the loads that the laboratory's `live` machine predicts with those of a real run.
+//! Compares the loads that the laboratory's `live` machine predicts with the loads of a real run.
 
 use std::fs;
 

@@ -19,8 +19,8 @@ while time.time() < end:
         areas[1][at] = 1
 ";
 
-/// Measures that the limit falls until the pressure is at its target. Threads must not wait for
-/// pages in use.
+/// Measures the time lost to waiting while Ebb lowers the limit to a pressure target of 5 %. The
+/// limit must not fall so far that threads wait for pages in use.
 pub fn pressure() {
     let launch = Launch::new("/usr/bin/python3").args(["-c", COLD]).limit(1024 * MIB);
     let outcome = launch.options("--pressure-target 5% --report json").run();
@@ -28,7 +28,8 @@ pub fn pressure() {
     figure("lost to waiting at a target of 5 %", lost * 100.0 / wall, "%", "25");
 }
 
-/// Measures a program and its pager in the idle class. They get a three-hundredth of a busy CPU.
+/// Measures a program and its pager in the idle class. Both get about a three-hundredth of a busy
+/// CPU.
 pub fn idle() {
     let launch = Launch::new("chrt").args(["-i", "0"]).arg(build::ebb());
     let launch = launch.args(["run", "--memory-max", "16M", "--report-file", "/dev/null", "--"]);
@@ -36,8 +37,8 @@ pub fn idle() {
     figure("20 MiB in 16 in the idle class", wall_s, "s", "5");
 }
 
-/// Measures the size that the report names as enough. The program accesses 96 MiB in turn, and with
-/// that much it would not thrash.
+/// Measures the size that the report names as enough. The program accesses 96 MiB in turn. In that
+/// much memory it would not thrash.
 pub fn enough() {
     let launch = Launch::program("touch", "96 13").limit(16 * MIB);
     let options = "--swap file --report json --inject slow-read=1ms@n1";

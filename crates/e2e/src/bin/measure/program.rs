@@ -1,5 +1,5 @@
-//! Measures the effects of a run on a program: how long locks of its address space are held, how
-//! much is resident, how often pages are written, how long calls wait.
+//! Measures the effects of a run on a program: holds of address-space locks, resident memory,
+//! written pages, waiting calls.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -89,8 +89,8 @@ pub fn resident() {
         .collect();
     peaks.sort_unstable_by(f64::total_cmp);
     figure("areas that nobody announces, three quarters of runs", peaks[15], "MiB", "24");
-    // Pages must not count twice: not before the pager reads the fork message, and not if the last
-    // child has just ended.
+    // A shared page counts once, also before the pager reads the fork message and just after the
+    // last child ends.
     let outcome = run(Launch::new(PYTHON).args(["-c", CHILDREN]), 48 * MIB);
     figure("children that share everything", mib(outcome.expect_line("forked")), "MiB", "48");
     // Memory that a child borrows from its parent must not count twice.
@@ -98,8 +98,8 @@ pub fn resident() {
     figure("a child that borrows memory", mib(outcome.expect_line("borrow: ok")), "MiB", "20");
 }
 
-/// Measures the pages written by processes of a fork group. They must not each write a copy of the
-/// pages that were on standby at the fork.
+/// Measures the pages written for a fork group. A page on standby at the fork must not be written
+/// once for each process.
 pub fn writes() {
     let pages = 48 * MIB / 4096;
     let outcome = run(Launch::program("process", "many 48 12"), SMALL);
@@ -108,8 +108,9 @@ pub fn writes() {
     figure("writes of a page that thirteen processes share", share, "times", "1.25");
 }
 
-/// Measures how long calls wait. A handler that gives advice within a fork must not wait five
-/// seconds for that fork as if another thread did it. Calls of frozen threads wait, too.
+/// Measures how long calls wait. A signal handler may call `madvise` in the middle of its own
+/// thread's fork. The pager must not wait five seconds for the message of that fork. The second
+/// figure is the time for which the freezer holds threads.
 pub fn waits() {
     let case = "advice-at-each-step 200 tell";
     let outcome = Launch::program("memory", case).limit(SMALL).run();

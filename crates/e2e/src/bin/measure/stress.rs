@@ -10,7 +10,7 @@ fn stressor(words: &str, limit: u64) -> Launch {
     Launch::new("stress-ng").args(words.split_whitespace()).arg("--verify").limit(limit)
 }
 
-/// Measures pages of zeros that are written at the kernel's speed while their area comes under
+/// Measures the peak of a program that writes pages of zeros while their area comes under
 /// management.
 pub fn taken_on() {
     let launch = stressor("--vm 1 --vm-bytes 64M --vm-method walk-0a --vm-ops 4", 32 * MIB);
@@ -18,8 +18,8 @@ pub fn taken_on() {
     figure("the most of 15 runs in 32 MiB", most as f64 / MIB as f64, "MiB", "40");
 }
 
-/// Measures the reported locked memory. It is all of the 32 MiB, or the part found since the last
-/// check.
+/// Measures the locked memory that Ebb reports. A report has all of the 32 MiB, or the part that
+/// the last check found.
 pub fn locked() {
     let launch = stressor("--mmap 1 --mmap-bytes 32M --mmap-ops 2 --seed 1", 32 * MIB);
     let told = (0..5).map(|_| {
@@ -32,8 +32,8 @@ pub fn locked() {
     figure("the most that is told of what is locked, of 5 runs", most, "MiB", "31 to 33");
 }
 
-/// Measures shared memory of half of the machine that thirty-two processes fill at once, until it
-/// is counted.
+/// Measures the peak while thirty-two processes fill shared memory of half of the machine at once.
+/// Ebb counts that memory late.
 pub fn shared() {
     let launch = stressor("--mmapfork 1 --mmapfork-ops 1", 128 * MIB).options("--report json");
     let peak = launch.run().figure("peak_resident_bytes");

@@ -11,8 +11,8 @@ const EVERY: Duration = Duration::from_millis(50);
 /// An ended run with its peaks of anonymous memory.
 pub struct Watched {
     pub outcome: Outcome,
-    /// Peak of the program's processes, in bytes. They are read one after another, so memory that
-    /// moves between them meanwhile counts twice.
+    /// Peak of the program's processes, in bytes. This thread reads one process after another. So
+    /// memory that moves between two processes meanwhile counts twice.
     pub peak_bytes: u64,
     /// Peak of Ebb's own processes, in bytes.
     pub own_bytes: u64,
@@ -31,7 +31,7 @@ pub fn watched(launch: &Launch) -> Watched {
     Watched { outcome: run.finish(), peak_bytes, own_bytes }
 }
 
-/// Runs the launch without sampling, and returns the seconds it takes.
+/// Runs the launch without sampling. Returns the duration in seconds, and the outcome.
 pub fn timed(launch: &Launch) -> (f64, Outcome) {
     let begun = Instant::now();
     let outcome = launch.run();
