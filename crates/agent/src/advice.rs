@@ -42,7 +42,7 @@ struct Range {
 
 /// Returns whether the pager receives the events of this process. It receives those of a child
 /// without an agent, too.
-fn is_heard() -> bool {
+fn reaches_pager() -> bool {
     own_or_join();
     AGENT.stage.load(Acquire) == PRESENT
 }
@@ -52,12 +52,12 @@ fn is_heard() -> bool {
 /// # Safety
 /// As `madvise`.
 pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
-    if matches!(advice, DONTFORK | WIPEONFORK) && own_or_join().is_none() && is_heard() {
+    if matches!(advice, DONTFORK | WIPEONFORK) && own_or_join().is_none() && reaches_pager() {
         // Pages that cannot be read hold nothing.
         // SAFETY: changes no content.
         unsafe { populate::advise(start, len, MADV_POPULATE_READ) };
     }
-    if matches!(advice, DONTFORK | WIPEONFORK | DOFORK | KEEPONFORK) && is_heard() {
+    if matches!(advice, DONTFORK | WIPEONFORK | DOFORK | KEEPONFORK) && reaches_pager() {
         // SAFETY: the caller vouches for the arguments.
         return between_forks(|| unsafe { ask(start, len, advice) });
     }
@@ -67,9 +67,9 @@ pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
     }
     // SAFETY: the caller vouches for the arguments.
     let result = unsafe { ask(start, len, advice) };
-    if result == 0 && is_heard() {
+    if result == 0 && reaches_pager() {
         // SAFETY: the kernel has just accepted the advice for this range.
-        return unsafe { make_known(start, len, advice) };
+        return unsafe { report_advice(start, len, advice) };
     }
     result
 }
@@ -84,8 +84,8 @@ pub unsafe fn advise_process(args: [usize; 6]) -> isize {
     // SAFETY: the caller vouches for the arguments.
     let make = || unsafe { call(syscall::PROCESS_MADVISE, args) };
     let passed = matches!(advice, DONTFORK | WIPEONFORK | DOFORK | KEEPONFORK);
-    let result = if passed && is_heard() { between_forks(make) } else { make() };
-    if result <= 0 || !is_heard() {
+    let result = if passed && reaches_pager() { between_forks(make) } else { make() };
+    if result <= 0 || !reaches_pager() {
         return result;
     }
     let mut left = result as usize;
@@ -95,7 +95,7 @@ pub unsafe fn advise_process(args: [usize; 6]) -> isize {
         left -= unsafe {
             let range = *(ranges as *const Range).add(index);
             let len = range.len.min(left);
-            make_known(range.start, len, advice);
+            report_advice(range.start, len, advice);
             len
         };
     }
@@ -106,7 +106,7 @@ pub unsafe fn advise_process(args: [usize; 6]) -> isize {
 ///
 /// # Safety
 /// The kernel has accepted `advice` for this range, of this process.
-unsafe fn make_known(start: usize, len: usize, advice: usize) -> isize {
+unsafe fn report_advice(start: usize, len: usize, advice: usize) -> isize {
     // SAFETY: each call discards only pages that the program has just given up itself.
     unsafe {
         match advice {

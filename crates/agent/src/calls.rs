@@ -122,7 +122,7 @@ fn give_back(place: &Call, mut state: State) {
 }
 
 /// Returns when the pager has followed all earlier events, for example a fork.
-pub fn be_heard() {
+pub fn wait_for_pager() {
     // Any doorbell will do. Without a call behind it the pager does not answer, and it accepts a
     // second ring for a call.
     ring(0);
@@ -140,7 +140,7 @@ fn ring(doorbell: usize) -> bool {
 fn wait(place: &Call, made: State, unknown: &mut u32) -> bool {
     let mut steps = 0;
     while place.state.load(Acquire) == made.0 && steps < STEPS_MAX {
-        if syscall::is_look(syscall::wait(&place.state, made.0, &STEP)) {
+        if syscall::is_counted_wait(syscall::wait(&place.state, made.0, &STEP)) {
             steps += 1;
             if is_over(unknown) {
                 return true;

@@ -46,7 +46,7 @@ pub struct Line {
 /// Joins the pager. Returns an errno on failure.
 pub fn hello(kind: u32) -> Result<Line, u32> {
     let forked = kind == HELLO_FORKED;
-    let socket = if forked { be_fetched().or_else(|_| connect())? } else { connect()? };
+    let socket = if forked { connect_by_call().or_else(|_| connect())? } else { connect()? };
     let own = if forked {
         None
     } else {
@@ -61,19 +61,19 @@ pub fn hello(kind: u32) -> Result<Line, u32> {
         pool_start: AGENT.pool_start.load(Relaxed),
         pool_len: AGENT.pool_len.load(Relaxed),
     };
-    set_patience(socket, SO_RCVTIMEO, &LOOK);
+    set_timeout(socket, SO_RCVTIMEO, &LOOK);
     send(socket, &hello, own)?;
     // From here on this process ends with the pager, for as long as this thread keeps the
     // descriptors open.
     let [memory, given] = receive(socket)?;
-    set_patience(socket, SO_RCVTIMEO, &FOR_EVER);
+    set_timeout(socket, SO_RCVTIMEO, &FOR_EVER);
     let shared = map_shared(memory.ok_or(EPIPE)?)?;
     let uffd = own.or(given).ok_or(EPIPE)?;
     Ok(Line { shared, socket, uffd })
 }
 
 /// Makes a pair of sockets and has the pager take one end by a call. Returns the other end.
-fn be_fetched() -> Result<usize, u32> {
+fn connect_by_call() -> Result<usize, u32> {
     let mut ends = [0i32; 2];
     let at = ends.as_mut_ptr() as usize;
     // SAFETY: room for two descriptors.
@@ -115,7 +115,7 @@ fn connect() -> Result<usize, u32> {
     // SAFETY: integers only.
     let socket = check(unsafe { call(syscall::SOCKET, [AF_UNIX, SEQPACKET_CLOEXEC, 0, 0, 0, 0]) })?;
     // A full queue of a foreign listener must not block the program.
-    set_patience(socket, SO_SNDTIMEO, &LOOK);
+    set_timeout(socket, SO_SNDTIMEO, &LOOK);
     let len = 2 + AGENT.path_len.load(Relaxed) + 1;
     // SAFETY: the address outlives the call, and the length is within it.
     let connect =
@@ -151,7 +151,7 @@ fn check_peer(socket: usize) -> Result<(), u32> {
     if user == 0 || user == own { Ok(()) } else { Err(EACCES) }
 }
 
-fn set_patience(socket: usize, which: usize, limit: &Timespec) {
+fn set_timeout(socket: usize, which: usize, limit: &Timespec) {
     let (at, len) = (core::ptr::from_ref(limit) as usize, size_of::<Timespec>());
     // A zero or whole-second `timespec` has the bytes of the equal `timeval`.
     // SAFETY: the value outlives the call.

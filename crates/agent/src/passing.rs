@@ -15,7 +15,7 @@
 //! * PASSING-3: the lock word is in the page that the kernel wipes in a child ([`crate::own`]).
 //!   None of the parent's forks is under way in the child.
 
-use crate::calls::be_heard;
+use crate::calls::wait_for_pager;
 use crate::filter;
 use crate::own::own_passing;
 use crate::state::{AGENT, die};
@@ -107,7 +107,7 @@ pub fn between_forks(change: impl FnOnce() -> isize) -> isize {
     let own = forkers.iter().filter(|forker| forker.load(Relaxed) == thread).count() as u32;
     let barred = |now: u32| now & ADVISING != 0 || now & FORKS > own;
     let taken = take(word, barred, [ADVICE_WAITS, FORK_WAITS], begun);
-    be_heard();
+    wait_for_pager();
     let result = change();
     if taken {
         word.fetch_and(!ADVISING, Release);
@@ -152,7 +152,7 @@ fn take(
             return false;
         }
         let seen = word.fetch_or(own, Relaxed) | own;
-        looks += u32::from(syscall::is_look(syscall::wait(word, seen, &PAUSE)));
+        looks += u32::from(syscall::is_counted_wait(syscall::wait(word, seen, &PAUSE)));
         defers = 0;
     }
 }

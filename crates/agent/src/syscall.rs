@@ -127,7 +127,7 @@ pub fn wait(word: &AtomicU32, seen: u32, limit: &Timespec) -> isize {
 /// Returns whether a wait with this result counts in the caller's number of waits. A timeout
 /// counts. A filter's refusal counts, too, because the caller's loop would otherwise never end. A
 /// changed word or a signal does not count.
-pub fn is_look(returned: isize) -> bool {
+pub fn is_counted_wait(returned: isize) -> bool {
     const EINTR: isize = -4;
     const EAGAIN: isize = -11;
     returned < 0 && returned != EINTR && returned != EAGAIN

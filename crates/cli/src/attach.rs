@@ -213,7 +213,7 @@ fn start(pid: u32, wanted: &Config, events: Option<&Path>) -> Result<ExitCode, R
     };
     let mut supervisor = Supervisor::start(config, events, signals, &nothing).map_err(failed)?;
     let cannot = |reason| failed(format!("process {pid}: {reason}; the process is unchanged"));
-    open_to(&members, &folder);
+    permit_socket(&members, &folder);
     let told = SupervisorMessage::Attach(pid).send(&supervisor.socket);
     match told.and_then(|()| run::hear(&supervisor.socket, &supervisor.pager_life)) {
         Ok(SupervisorMessage::Ready) => {}
@@ -223,7 +223,7 @@ fn start(pid: u32, wanted: &Config, events: Option<&Path>) -> Result<ExitCode, R
         }
         Err(error) => return Err(cannot(format!("the pager ended: {error}"))),
     }
-    come_down(&folder, wanted);
+    lower_limit(&folder, wanted);
     let (socket, program) = (&folder.socket(), &program);
     let spared = if wanted.tree { &[] } else { &before[..] };
     watch(&mut supervisor, &Attached { pid, program, socket, spared })
@@ -264,7 +264,7 @@ fn resident_bytes(members: &[u32]) -> std::io::Result<u64> {
 
 /// Permits every user to connect to the socket if a member belongs to another user. Root may attach
 /// to such a process. No other process knows the path of the socket.
-fn open_to(members: &[u32], folder: &Folder) {
+fn permit_socket(members: &[u32], folder: &Folder) {
     let own = rustix::process::getuid().as_raw();
     let is_anothers =
         |pid: &u32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() != own);
@@ -297,7 +297,7 @@ fn explained(reason: String) -> String {
 
 /// Starts a thread that asks the pager to lower the limit to the wanted one (ATTACH-2). The thread
 /// reports if the limit cannot come down yet.
-fn come_down(folder: &Folder, wanted: &Config) {
+fn lower_limit(folder: &Folder, wanted: &Config) {
     let socket = folder.socket();
     let high = wanted.memory_high_bytes.map(|bytes| format!(" memory.high={bytes}"));
     let request =

@@ -41,7 +41,7 @@ const AGENT_NAME: &str = "agent.so";
 const SOCKET: &str = "socket";
 /// Longest path of a directory for run folders. A socket's path holds 107 bytes. The names of the
 /// run folder and of a file in it need the rest.
-const PLACE_MAX: usize = 107 - "/ebb-4194304-0123456789abcdef/agent.so".len();
+const DIRECTORY_MAX: usize = 107 - "/ebb-4194304-0123456789abcdef/agent.so".len();
 /// Age after which a folder without a listening pager belongs to a killed run.
 const LEFT_FOR: Duration = Duration::from_secs(600);
 
@@ -140,7 +140,7 @@ fn is_below(line: &Socket, supervisor: u32) -> bool {
 fn sockets() -> Vec<(u32, PathBuf)> {
     let named = places()
         .filter(|place| usable(place).is_ok())
-        .flat_map(|place| own_folders(&place, is_a_runs));
+        .flat_map(|place| own_folders(&place, is_run_folder));
     let number = |path: &Path| path.file_name()?.to_str()?.split('-').nth(1)?.parse().ok();
     named.filter_map(|path| Some((number(&path)?, path.join(SOCKET)))).collect()
 }
@@ -148,7 +148,7 @@ fn sockets() -> Vec<(u32, PathBuf)> {
 /// Asks the run at `socket` if its supervisor is not the process with the number in the name. That
 /// number is then the program's (`--exec`, `ebb attach`). A run of another PID namespace is not
 /// asked, because PIDs differ there. Returns an error if the run does not answer in time.
-fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Result<Option<String>> {
+fn ask_if_not_child((number, socket): &(u32, PathBuf), request: &str) -> Result<Option<String>> {
     let answer = connect(socket, Patience::Glance).and_then(|line| {
         if is_below(&line, *number) || !proc::is_of_this_namespace(line.peer()?) {
             return Ok(Vec::new());
@@ -168,7 +168,7 @@ fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Result<Option<
 pub fn line_of_member(pid: u32) -> Result<Option<(u32, Socket)>> {
     let mut late = None;
     for run in sockets() {
-        match ask_apart(&run, &format!("{MEMBER}{pid}")) {
+        match ask_if_not_child(&run, &format!("{MEMBER}{pid}")) {
             Ok(answer) if answer.as_deref() == Some("1") => {
                 return connect(&run.1, Patience::Answer).map(|line| Some((run.0, line)));
             }
@@ -182,7 +182,7 @@ pub fn line_of_member(pid: u32) -> Result<Option<(u32, Socket)>> {
 /// Returns the numbers of this user's runs: the PID of each supervisor, or of the program with
 /// `--exec` and `ebb attach`.
 pub fn runs() -> Vec<u32> {
-    let number = |run: (u32, PathBuf)| match ask_apart(&run, PROGRAM) {
+    let number = |run: (u32, PathBuf)| match ask_if_not_child(&run, PROGRAM) {
         Ok(Some(answer)) => answer.parse().ok(),
         _ => Some(run.0),
     };
@@ -220,8 +220,8 @@ fn usable(place: &Path) -> std::result::Result<(), String> {
     if !place.is_absolute() {
         return Err("not an absolute path".into());
     }
-    if bytes.len() > PLACE_MAX {
-        return Err(format!("longer than {PLACE_MAX} bytes, too long for a socket in it"));
+    if bytes.len() > DIRECTORY_MAX {
+        return Err(format!("longer than {DIRECTORY_MAX} bytes, too long for a socket in it"));
     }
     // The loader splits LD_PRELOAD at these bytes.
     if bytes.iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
@@ -234,7 +234,7 @@ fn usable(place: &Path) -> std::result::Result<(), String> {
     let stat = rustix::fs::stat(place).map_err(|error| error.to_string())?;
     let user = rustix::process::geteuid();
     safe(&stat, user.as_raw())?;
-    if user.is_root() && !others_reach(place) {
+    if user.is_root() && !is_reachable_by_all(place) {
         return Err("other users cannot reach it".into());
     }
     let flags = statvfs(place).map_err(|error| error.to_string())?.f_flag;
@@ -245,7 +245,7 @@ fn usable(place: &Path) -> std::result::Result<(), String> {
 }
 
 /// Returns whether every user can reach the entries of a directory (FOLDER-4).
-fn others_reach(place: &Path) -> bool {
+fn is_reachable_by_all(place: &Path) -> bool {
     const OTHERS_SEARCH: u32 = 0o001;
     let Ok(place) = place.canonicalize() else { return false };
     let open = |folder: &Path| {
@@ -287,7 +287,7 @@ fn own_folders(place: &Path, named: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
 
 /// Removes the folders of this user's killed runs.
 fn sweep(place: &Path) {
-    for path in own_folders(place, is_a_runs) {
+    for path in own_folders(place, is_run_folder) {
         let changed = path.metadata().and_then(|metadata| metadata.modified());
         let old = changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT_FOR));
         if !old {
@@ -319,7 +319,7 @@ fn remove(folder: &Path) {
 }
 
 /// Returns whether `name` is that of a run's folder: `ebb-`, a PID, and 16 hexadecimal digits.
-fn is_a_runs(name: &[u8]) -> bool {
+fn is_run_folder(name: &[u8]) -> bool {
     let rest = OsStr::from_bytes(name).to_str().and_then(|name| name.strip_prefix("ebb-"));
     let Some((supervisor, random)) = rest.and_then(|rest| rest.split_once('-')) else {
         return false;
@@ -387,18 +387,18 @@ mod tests {
         std::fs::create_dir(&inner).unwrap();
         std::fs::set_permissions(&inner, PermissionsExt::from_mode(0o755)).unwrap();
         set(0o711);
-        let reached = others_reach(&inner);
+        let reached = is_reachable_by_all(&inner);
         set(0o700);
-        let behind = others_reach(&inner);
+        let behind = is_reachable_by_all(&inner);
         assert!(reached && !behind);
     }
 
     #[test]
     fn only_a_runs_folder_is_ever_swept() {
-        assert!(is_a_runs(b"ebb-12-0123456789abcdef"));
+        assert!(is_run_folder(b"ebb-12-0123456789abcdef"));
         for name in ["ebb-12", "ebb-x-0123456789abcdef", "ebb-12-keep-this-please!", "ebb-e2e-a8df"]
         {
-            assert!(!is_a_runs(name.as_bytes()), "{name}");
+            assert!(!is_run_folder(name.as_bytes()), "{name}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! program.
 
 use ebb_pager::inject;
-use ebb_sys::tracee::stand_at_start;
+use ebb_sys::tracee::stop_at_start;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -17,7 +17,7 @@ pub const IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.image")
 /// it cannot be traced, because it is traced already or tracing is not permitted.
 pub fn spawn(command: impl Fn() -> Command, image: &Path) -> io::Result<Child> {
     let mut traced = command();
-    stand_at_start(&mut traced);
+    stop_at_start(&mut traced);
     let (program, put) = match traced.spawn() {
         Ok(program) => {
             let put = inject::at_start(program.id(), image);

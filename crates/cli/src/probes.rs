@@ -28,7 +28,7 @@ fn read(path: &str) -> Option<String> {
 }
 
 /// Returns the path of this program, quoted for a shell if needed.
-fn own_path() -> String {
+fn quoted_own_path() -> String {
     let Ok(path) = std::env::current_exe() else { return "$(which ebb)".into() };
     let path = path.display().to_string();
     let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+".contains(char);
@@ -147,7 +147,10 @@ fn may_trace() -> bool {
 
 /// Returns the command that gives this program CAP_SYS_PTRACE, and other ways to get it.
 fn ways_to_trace() -> (String, String) {
-    (format!("sudo setcap cap_sys_ptrace+ep {}", own_path()), format!("run as root; {DOCKER}"))
+    (
+        format!("sudo setcap cap_sys_ptrace+ep {}", quoted_own_path()),
+        format!("run as root; {DOCKER}"),
+    )
 }
 
 /// Returns why the kernel ignores a capability of this program's file, if it does.

@@ -62,7 +62,7 @@ pub fn alone() -> Option<File> {
 
 /// Runs a command that changes accounts, under the lock. Runs it again if another process holds the
 /// list.
-fn of_accounts(command: &mut Command) -> Output {
+fn change_accounts(command: &mut Command) -> Output {
     let _alone = alone();
     eventually_some("the list of accounts", || {
         let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -100,7 +100,7 @@ impl Account {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
         let mut useradd = Command::new("useradd");
         useradd.args(["--create-home", "--shell", "/bin/sh", "--home-dir"]);
-        let output = of_accounts(useradd.arg(&home).arg(&name));
+        let output = change_accounts(useradd.arg(&home).arg(&name));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let account = Self { name, folder };
         account.copy(build::ebb(), "ebb");
@@ -196,6 +196,6 @@ impl Drop for Account {
             let _alone = alone();
             let _ = Command::new("setfacl").args(["-x", &acl, DEVICE]).output();
         }
-        of_accounts(Command::new("userdel").args(["--force", &self.name]));
+        change_accounts(Command::new("userdel").args(["--force", &self.name]));
     }
 }

@@ -81,7 +81,7 @@ impl Server {
         } else {
             self.give_back(load.charge);
             if let Answer::Later = self.lost(&mm, &mut state, &load.fault, why) {
-                self.set_aside(load.fault);
+                self.defer_fault(load.fault);
             }
         }
         self.let_go(&mm, state);
@@ -181,7 +181,7 @@ impl Server {
                 // The mapping is changing. A page that a thread waits for is looked up again once
                 // that is settled.
                 Answer::Later if ahead => fault_again(state, &fault),
-                Answer::Later => self.set_aside(fault),
+                Answer::Later => self.defer_fault(fault),
             }
         }
     }

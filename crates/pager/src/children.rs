@@ -79,7 +79,7 @@ impl Candidates {
     }
 
     /// Returns whether a child waits for the pager.
-    pub fn are_owed(&self) -> bool {
+    pub fn has_unserved(&self) -> bool {
         // Relaxed, because the value is read now and then, and orders nothing else.
         self.owed.load(Relaxed) > 0
     }

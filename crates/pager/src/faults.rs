@@ -52,7 +52,7 @@ const PAUSE_MIN_US: u64 = 10_000;
 const PAUSE_MAX_US: u64 = 2_000_000;
 
 /// Limit of the pages beyond the budget for all children without an agent together.
-const FED_MAX: u32 = 512;
+const EXTRA_PAGES_MAX: u32 = 512;
 
 const UNREADABLE_TEXT: &str = "the pager cannot read the process, and the process has no agent";
 
@@ -108,7 +108,7 @@ impl PageFault {
 }
 
 /// Thread number of a fault that no thread has caused: readahead or a detach wants the page.
-pub const NOBODY: u32 = 0;
+pub const NO_THREAD: u32 = 0;
 
 /// Time at which a message was read, and time needed to get the lock for that, both in ticks.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +150,7 @@ pub struct Server {
 }
 
 /// Messages of an address space that are read but not followed yet, and the time of reading.
-pub struct Unheard {
+pub struct UnfollowedMessages {
     events: Vec<Event>,
     when: When,
 }
@@ -274,7 +274,7 @@ impl Server {
                 address: vpn.address(),
                 write: false,
                 protected: false,
-                thread: NOBODY,
+                thread: NO_THREAD,
             };
             PageFault::of(&mm, event, (now, asked))
         };
@@ -330,7 +330,7 @@ impl Server {
             let asked = Asked { read: ticks::now(), lock };
             let count = events.len();
             put_changes_first(&mut events);
-            self.hear_all(mm, state, &mut events, (now, asked), false);
+            self.follow_messages(mm, state, &mut events, (now, asked), false);
             self.events = events;
             match read {
                 Ok(_) if count == 0 => return,
@@ -355,7 +355,7 @@ impl Server {
     /// Follows the messages of an address space, changes first. A message that takes several holds
     /// is deferred, and the messages after it are deferred with it. `late` says that the messages
     /// were read some time ago.
-    fn hear_all<'a>(
+    fn follow_messages<'a>(
         &mut self,
         mm: &'a Arc<Mm>,
         mut state: MmGuard<'a>,
@@ -374,7 +374,7 @@ impl Server {
                 Some(held) => state = held,
                 None => {
                     for event in events.drain(..).rev() {
-                        self.set_aside(PageFault::of(mm, event, when));
+                        self.defer_fault(PageFault::of(mm, event, when));
                     }
                     return;
                 }
@@ -406,7 +406,10 @@ impl Server {
                 }
             };
             if following.has_slow_work() || !following.go_on(&self.pager, state) {
-                self.put_off(following, Unheard { events: events.drain(..).rev().collect(), when });
+                self.defer_message(
+                    following,
+                    UnfollowedMessages { events: events.drain(..).rev().collect(), when },
+                );
                 return true;
             }
             following.end(&self.pager, state);
@@ -415,7 +418,7 @@ impl Server {
     }
 
     /// Defers a message that takes longer, to another turn or until its slow work is done.
-    fn put_off(&self, following: Following, unheard: Unheard) {
+    fn defer_message(&self, following: Following, unheard: UnfollowedMessages) {
         if following.has_slow_work() {
             self.pending.send(SlowWork::Follow(following, unheard));
             return;
@@ -432,12 +435,12 @@ impl Server {
         let mut state = mm.lock().timed();
         if !following.go_on(&self.pager, &mut state) {
             drop(state);
-            self.put_off(following, unheard);
+            self.defer_message(following, unheard);
             return;
         }
         following.end(&self.pager, &mut state);
-        let Unheard { mut events, when } = unheard;
-        self.hear_all(&mm, state, &mut events, when, true);
+        let UnfollowedMessages { mut events, when } = unheard;
+        self.follow_messages(&mm, state, &mut events, when, true);
     }
 
     /// Releases the lock, counts the served faults and wakes their threads.
@@ -459,7 +462,7 @@ impl Server {
 
     /// Records that a fault is answered. Its thread is woken when the lock is released.
     pub fn note_served(&self, fault: &PageFault, kind: Kind) {
-        if fault.thread == NOBODY {
+        if fault.thread == NO_THREAD {
             return;
         }
         let Asked { read, lock } = fault.asked;
@@ -519,7 +522,7 @@ impl Server {
                     false => self.answer(mm, state, &fault),
                 };
                 if let Answer::Later = answer {
-                    self.set_aside(fault);
+                    self.defer_fault(fault);
                 }
                 1 + window.count
             }
@@ -564,14 +567,14 @@ impl Server {
         pending_state.waiting.extend(over.map(|(_, fault)| fault));
     }
 
-    pub fn set_aside(&self, fault: PageFault) {
+    pub fn defer_fault(&self, fault: PageFault) {
         fault.stall.set(Some(self.stall(&fault)));
         {
             let mut pending_state = self.pending.lock();
             if fault.refused.get() {
                 // If other faults wait already, one of them has waited for longer.
                 if self.pager.memory_stalled.fetch_add(1, Relaxed) == 0 {
-                    self.pager.starved_since_ms.store(fault.moment.ms(), Relaxed);
+                    self.pager.memory_stalled_since_ms.store(fault.moment.ms(), Relaxed);
                 }
             }
             pending_state.waiting.push_back(fault);
@@ -591,7 +594,7 @@ impl Server {
             fault.mm.note_refused();
         }
         let oldest = oldest.map_or(0, Moment::ms);
-        self.pager.starved_since_ms.store(oldest, Relaxed);
+        self.pager.memory_stalled_since_ms.store(oldest, Relaxed);
         self.pager.memory_stalled.store(count, Relaxed);
         self.pager.waiting.store(pending_state.waiting.len() as u32, Relaxed);
     }
@@ -643,7 +646,7 @@ impl Server {
     /// by now whether the address is still unmapped (UNMAPPED-3 in `unmapped.rs`). The next fault
     /// of the process needs no room, because this one has found some.
     fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
-        let Some(charge) = self.find_room(mm, fault) else { return Answer::Later };
+        let Some(charge) = self.try_charge_fault(mm, fault) else { return Answer::Later };
         self.give_back(charge);
         mm.add_recalled();
         self.not_placed(mm, state, fault, PlaceError::Exists)
@@ -673,14 +676,14 @@ impl Server {
         if mm.take_recalled() {
             return Some(self.pager.resident().zone.charge(1));
         }
-        self.find_room(mm, fault)
+        self.try_charge_fault(mm, fault)
     }
 
     /// Charges one page for a fault, if there is room and no earlier fault waits for room. Some
     /// threads get a page even if none is left, because others cannot give pages back without them.
     /// These are the threads of a starting child or of a child without an agent, and an agent at
     /// work.
-    fn find_room(&mut self, mm: &Mm, fault: &PageFault) -> Option<Charge> {
+    fn try_charge_fault(&mut self, mm: &Mm, fault: &PageFault) -> Option<Charge> {
         let (mut charge, low) = {
             let mut resident = self.pager.resident();
             let charge =
@@ -688,7 +691,7 @@ impl Server {
             (charge, resident.zone.is_low())
         };
         if charge.is_none()
-            && (self.may_feed() && mm.take_extra_page()
+            && (self.may_take_extra_page() && mm.take_extra_page()
                 || mm.link.get().is_some_and(|link| link.thread() == fault.thread))
         {
             charge = Some(self.pager.resident().zone.charge(1));
@@ -713,8 +716,8 @@ impl Server {
 
     /// Returns whether children without an agent may get another page beyond the budget. The limit
     /// is enough for several of them at once.
-    fn may_feed(&self) -> bool {
-        self.pager.mms().iter().map(|mm| mm.extra_pages()).sum::<u32>() < FED_MAX
+    fn may_take_extra_page(&self) -> bool {
+        self.pager.mms().iter().map(|mm| mm.extra_pages()).sum::<u32>() < EXTRA_PAGES_MAX
     }
 
     pub fn give_back(&self, charge: Charge) {

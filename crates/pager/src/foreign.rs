@@ -153,7 +153,7 @@ impl ForeignProcess {
         // To join takes memory, and no process is to join while the run is given back.
         let waits = pager.memory_stalled.load(Relaxed) > 0 || pager.detach.is_on();
         // The pager learns which process a candidate is only when it serves the candidate.
-        let owed = pager.candidates.are_owed() && self.sightings < SIGHTINGS_OWED;
+        let owed = pager.candidates.has_unserved() && self.sightings < SIGHTINGS_OWED;
         let stands = || matches!(proc::state(pid), Some('T' | 't' | 'D'));
         if !counts || waits || owed || self.comes() || stands() {
             return;
@@ -223,7 +223,7 @@ impl ForeignProcesses {
         }
         let kept_waiting = inject::is_kept_waiting();
         // Without hooks a forked child does not join by itself (FOREIGN-4).
-        let joins = |mm: &Mm| !mm.is_to_be_made_to_join();
+        let joins = |mm: &Mm| !mm.needs_injection();
         let is = |mm: &Mm, pid| !mm.closing.load(Relaxed) && mm.pid() == pid && joins(mm);
         let known = |pid: &u32| mms.iter().any(|mm| is(mm, *pid));
         let there: Vec<u32> = tree.iter().copied().filter(|pid| !known(pid)).collect();

@@ -201,7 +201,7 @@ impl Freezer {
                     self.rests.retain(|rest| rest.thread() != thread);
                 }
                 News::NoneYet => break,
-                News::NoneFrozen => {
+                News::NoTracees => {
                     self.frozen.clear();
                     self.rests.clear();
                     self.traces = false;

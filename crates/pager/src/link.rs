@@ -68,7 +68,7 @@ pub struct Link {
     line: Arc<dyn Line>,
     clock: Clock,
     /// Whether the pager has sent `TELL_SMALL`: the kernel is to make no more huge pages.
-    sent_small: Arc<AtomicBool>,
+    no_huge_pages_sent: Arc<AtomicBool>,
 }
 
 /// Result of an operation that the agent has not reported. No errno has this value.
@@ -78,7 +78,7 @@ impl Link {
     /// Creates a link that runs the protocol over `line`.
     #[must_use]
     pub fn new(line: Arc<dyn Line>, clock: Clock) -> Self {
-        Self { line, clock, sent_small: Arc::default() }
+        Self { line, clock, no_huge_pages_sent: Arc::default() }
     }
 
     /// Returns the number of the simulated line.
@@ -226,10 +226,10 @@ impl Link {
     pub fn small(&self) {
         self.shared().small.store(1, SeqCst);
         // An agent that is not ready yet reads the word itself when it is.
-        if !self.sent_small.load(Relaxed) && self.shared().ready.load(SeqCst) != 0 {
+        if !self.no_huge_pages_sent.load(Relaxed) && self.shared().ready.load(SeqCst) != 0 {
             // If the line is full, the next call sends the message.
             let told = self.line.send_now(&[TELL_SMALL]).is_ok_and(|sent| sent.is_some());
-            self.sent_small.store(told, Relaxed);
+            self.no_huge_pages_sent.store(told, Relaxed);
         }
     }
 

@@ -6,7 +6,7 @@
 //! the page. The woken thread finds the page, gets a bus error, or repeats its access.
 
 use crate::counters;
-use crate::faults::{Answer, Asked, NOBODY, PageFault, Server};
+use crate::faults::{Answer, Asked, NO_THREAD, PageFault, Server};
 use crate::look_around::{BESIDE_MAX, runs};
 use crate::mm::{Mm, State};
 use crate::pressure::Stall;
@@ -247,7 +247,7 @@ impl Server {
             let stalls = if ahead { Vec::new() } else { vec![self.stall(fault)] };
             let begun = fault.begun.clone();
             let (stall, refused, got) = (Cell::default(), Cell::default(), Cell::new(0));
-            let thread = if ahead { NOBODY } else { fault.thread };
+            let thread = if ahead { NO_THREAD } else { fault.thread };
             let fault = PageFault { mm, address, thread, stall, refused, begun, got, ..*fault };
             let charge = charge.split(1);
             let (wanted, joined) = (!ahead, Vec::new());

@@ -30,7 +30,7 @@ const ADDRESS_END: u64 = VPN_END * PAGE_SIZE as u64;
 
 /// Time for which a process counts as memory-stalled after a refused charge, in milliseconds. The
 /// fault thread retries waiting faults every millisecond, but may have to wait for a CPU.
-const HUNGER_MS: u64 = 100;
+const MEMORY_STALL_MS: u64 = 100;
 
 /// Maximum time until a child's agent runs if it has a CPU, in milliseconds.
 const LATE_MS: u64 = 1000;
@@ -264,7 +264,7 @@ impl Mm {
     /// Whether this is a forked child without an agent, of a program without hooks. The pager must
     /// start the agent in such a child. A new program without hooks is joining already when the
     /// pager learns of it.
-    pub fn is_to_be_made_to_join(&self) -> bool {
+    pub fn needs_injection(&self) -> bool {
         self.bare && self.link.get().is_none() && !self.inherited.is_empty()
     }
 
@@ -292,7 +292,7 @@ impl Mm {
     }
 
     /// Marks the run as over in all shared memory that its process may read.
-    pub fn tell_end(&self) {
+    pub fn mark_ended(&self) {
         self.link.get().into_iter().chain(&self.inherited).for_each(Link::end);
     }
 
@@ -343,7 +343,7 @@ impl Mm {
     /// It has read all areas if `all`, otherwise only those beside areas registered lately
     /// (`adopt.rs`, ADOPT-5). In the latter case the unknown pages elsewhere add up until the
     /// monitor searches there.
-    pub fn sought_areas(&self, unknown: u64, all: bool) {
+    pub fn note_area_search(&self, unknown: u64, all: bool) {
         if all {
             self.unknown.store(unknown, Ordering::Relaxed);
         } else {
@@ -389,7 +389,7 @@ impl Mm {
 
     /// Notes that a search for stray pages took `took`. Searches take at most a fiftieth of the
     /// time.
-    pub fn sought_strays(&self, took: Duration) {
+    pub fn note_stray_search(&self, took: Duration) {
         let pause = (took * 50).as_millis() as u64;
         self.strays_due.store(self.age_ms() + pause.max(STRAYS_PAUSE_MS), Ordering::Relaxed);
     }
@@ -399,12 +399,12 @@ impl Mm {
     pub fn is_starting(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
         let waited = || Duration::from_millis(self.age_ms().saturating_sub(asked));
-        let grows_up = || !Patience::Childhood.is_over(waited());
+        let may_still_start = || !Patience::AwaitingAgent.is_over(waited());
         match self.link.get() {
             _ if self.alone.load(Ordering::Relaxed) => false,
-            None if asked > 0 => grows_up(),
-            None => !Patience::Infancy.is_over(self.age()),
-            Some(link) => !link.is_ready() && grows_up(),
+            None if asked > 0 => may_still_start(),
+            None => !Patience::AwaitingHello.is_over(self.age()),
+            Some(link) => !link.is_ready() && may_still_start(),
         }
     }
 
@@ -441,11 +441,11 @@ impl Mm {
     /// Whether faults of this address space wait for memory.
     pub fn is_memory_stalled(&self) -> bool {
         let refused = self.refused.load(Ordering::Relaxed);
-        refused > 0 && self.age_ms() <= refused + HUNGER_MS
+        refused > 0 && self.age_ms() <= refused + MEMORY_STALL_MS
     }
 
     /// Notes that its agent did not answer a batch.
-    pub fn fell_silent(&self) {
+    pub fn note_unanswered(&self) {
         let now = self.age().as_millis() as u64;
         self.silent.store(now.max(1), Ordering::Relaxed);
     }
@@ -940,7 +940,7 @@ mod tests {
     fn unknown_pages_outside_the_areas_read_add_up() {
         let mm = with_pool(Quiet::default());
         let unknown = |left, all| {
-            mm.sought_areas(left, all);
+            mm.note_area_search(left, all);
             mm.unknown.load(Ordering::Relaxed)
         };
         assert_eq!(unknown(10, true), 10);
@@ -997,14 +997,14 @@ mod tests {
     #[test]
     fn only_a_child_of_a_program_without_hooks_is_made_to_join() {
         let new = with_pool(Quiet::default()).bare(true);
-        assert!(!new.is_to_be_made_to_join(), "it is joining");
+        assert!(!new.needs_injection(), "it is joining");
         new.link.set(line().0).expect("had none");
         let child = with_pool(Quiet::default()).related_to(&new);
-        assert!(child.is_to_be_made_to_join());
+        assert!(child.needs_injection());
         let grandchild = with_pool(Quiet::default()).related_to(&child);
-        assert!(grandchild.is_to_be_made_to_join());
+        assert!(grandchild.needs_injection());
         child.link.set(line().0).expect("had none");
-        assert!(!child.is_to_be_made_to_join());
+        assert!(!child.needs_injection());
     }
 
     /// Shows that the identity page counts as one page, and takes one pool slot, until the agent

@@ -290,7 +290,7 @@ impl Monitor {
         self.census = self.pager.clock.now();
         self.youngest = mms.iter().map(|mm| mm.id).max().unwrap_or(self.youngest);
         if self.pager.killing.load(Relaxed) {
-            mms.iter().for_each(|mm| mm.tell_end());
+            mms.iter().for_each(|mm| mm.mark_ended());
             self.pager.host.kill_tree(&self.pager);
         }
         for mm in mms {
@@ -398,7 +398,7 @@ impl Monitor {
         if learnt == Some(0) && unknown > UNKNOWN_PAGES_MAX && mm.are_strays_due() {
             let began = pager.clock.now();
             learnt = adopt::strays(pager, mm, process, &mut before);
-            mm.sought_strays(pager.clock.since(began));
+            mm.note_stray_search(pager.clock.since(began));
         }
         if is_roomy(mm.resident_pages()) {
             freezer.let_go(pager);
@@ -409,7 +409,7 @@ impl Monitor {
             // later may lie in areas mapped later. If they counted as unmanageable, the monitor
             // would never check them again. A frozen program with such pages would then be killed
             // as out of memory.
-            mm.sought_areas(unknown.saturating_sub(learnt), is_all);
+            mm.note_area_search(unknown.saturating_sub(learnt), is_all);
         }
         true
     }

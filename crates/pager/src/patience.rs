@@ -95,9 +95,9 @@ pub enum Patience {
     Unreadable,
     /// The hello of a forked child that has not asked for an agent. Then the pager assumes that it
     /// never asks.
-    Infancy,
+    AwaitingHello,
     /// The agent of a child that has asked for one. Then the pager assumes that it never comes.
-    Childhood,
+    AwaitingAgent,
     /// The message of a fork whose child has said hello. Then the pager refuses the child.
     Fork,
     /// The memory of a process that has forked and ended. Then the memory of its child is unknown,
@@ -159,7 +159,7 @@ impl Patience {
             Self::Status => Duration::from_millis(200),
             Self::ResizeAgain => Duration::from_millis(250),
             Self::Resize | Self::Reclaim | Self::Rest | Self::LastLines => Duration::from_secs(1),
-            Self::Memory | Self::Infancy | Self::Adoption | Self::Killing | Self::Loading => {
+            Self::Memory | Self::AwaitingHello | Self::Adoption | Self::Killing | Self::Loading => {
                 Duration::from_secs(2)
             }
             Self::MemoryOwed => Duration::from_millis(2500),
@@ -172,7 +172,7 @@ impl Patience {
             | Self::Hold
             | Self::Ending => Duration::from_secs(5),
             Self::MemoryUnseen | Self::Detach | Self::Answer => Duration::from_secs(10),
-            Self::Childhood => Duration::from_secs(20),
+            Self::AwaitingAgent => Duration::from_secs(20),
             Self::Hello => Duration::from_secs(30),
         }
     }

@@ -8,7 +8,7 @@
 //! * PENDING-2: a load is recorded before its read begins, so that the thread that takes the
 //!   completion finds it.
 
-use crate::faults::{PageFault, Unheard};
+use crate::faults::{PageFault, UnfollowedMessages};
 use crate::following::Following;
 use crate::loads::Load;
 use crate::mm::Mm;
@@ -29,7 +29,7 @@ pub struct PendingState {
     pub pausing: Vec<(Instant, PageFault)>,
     pub loads: HashMap<u64, Load>,
     /// Messages that take several steps, and the messages read after them.
-    pub following: VecDeque<(Following, Unheard)>,
+    pub following: VecDeque<(Following, UnfollowedMessages)>,
     /// Slow work for these messages, and other slow work (`slow_work.rs`).
     pub slow_work: VecDeque<SlowWork>,
     /// Address space for which the slow-work thread is at work.

@@ -182,10 +182,10 @@ pub struct Pager {
     pub waiting: AtomicU32,
     /// Start of the longest wait for memory ([`patience::Moment::ms`]); 0 if no fault waits for
     /// memory.
-    pub starved_since_ms: AtomicU64,
+    pub memory_stalled_since_ms: AtomicU64,
     /// Number of threads frozen by the freezer.
     pub frozen: AtomicU32,
-    /// Start of the longest freeze under way, in the unit of `starved_since_ms`.
+    /// Start of the longest freeze under way, in the unit of `memory_stalled_since_ms`.
     pub frozen_since_ms: AtomicU64,
     pub program: AtomicU32,
     /// Process number of the supervisor.
@@ -269,7 +269,7 @@ impl Pager {
             small: AtomicBool::new(small),
             memory_stalled: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
-            starved_since_ms: AtomicU64::new(0),
+            memory_stalled_since_ms: AtomicU64::new(0),
             frozen: AtomicU32::new(0),
             frozen_since_ms: AtomicU64::new(0),
             program: AtomicU32::new(0),
@@ -503,7 +503,7 @@ impl Pager {
             self.note_run(&Event::Killed { why });
         }
         // A thread of a process that the kill has missed ends the process instead of forking.
-        self.mms().iter().for_each(|mm| mm.tell_end());
+        self.mms().iter().for_each(|mm| mm.mark_ended());
         self.host.kill_tree(self);
     }
 }

@@ -11,7 +11,7 @@
 //!   on, queued as slow work, or with the slow-work thread. No other message of that address space
 //!   is read.
 
-use crate::faults::Unheard;
+use crate::faults::UnfollowedMessages;
 use crate::following::Following;
 use crate::fork;
 use crate::mm::Mm;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// An item of slow work.
 pub enum SlowWork {
     /// The slow part of following a message.
-    Follow(Following, Unheard),
+    Follow(Following, UnfollowedMessages),
     /// The search for the process of an address space.
     Seek(Arc<Mm>),
 }

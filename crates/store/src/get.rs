@@ -126,7 +126,7 @@ impl Store {
                     }
                 }
             }
-            self.reads.add_alone(found[back..].iter().map(|look| look.wanted));
+            self.reads.add_single(found[back..].iter().map(|look| look.wanted));
             let in_files = &mut found[..front];
             in_files.sort_unstable_by_key(|look| look.place);
             self.start_sorted(in_files);
@@ -159,7 +159,7 @@ impl Store {
                     batch.push(job);
                 }
                 // There is no memory for a buffer, so the poller will read page by page.
-                Err(_) => self.reads.add_alone(wanted),
+                Err(_) => self.reads.add_single(wanted),
             }
         }
     }
@@ -169,7 +169,7 @@ impl Store {
     pub fn poll_completions(&self, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
         self.reads.begin_poll();
         while let Some(wanted) = self.reads.next_alone() {
-            self.complete_alone(&wanted, f);
+            self.complete_single(&wanted, f);
         }
         while let Some(mut job) = self.reads.next() {
             self.complete_job(&mut job, f);
@@ -184,14 +184,14 @@ impl Store {
             if let [wanted] = *job.wanted() {
                 match self.why(&wanted, from, Err(source)) {
                     Some(error) => f(wanted.token, Err(error)),
-                    None => self.complete_alone(&wanted, f),
+                    None => self.complete_single(&wanted, f),
                 }
             } else {
                 // A bad block, or a node that is away, must not make the other reads of the
                 // transfer fail.
                 for at in 0..job.wanted().len() {
                     let wanted = job.wanted()[at];
-                    self.complete_alone(&wanted, f);
+                    self.complete_single(&wanted, f);
                 }
             }
             return;
@@ -212,14 +212,14 @@ impl Store {
             let place = FarLocation { page: from.page + u32::from(wanted.page), ..from };
             match self.why(&wanted, place, outcome) {
                 Some(error) => f(wanted.token, Err(error)),
-                None => self.complete_alone(&wanted, f),
+                None => self.complete_single(&wanted, f),
             }
         }
     }
 
     /// Completes the read of a page by reading it synchronously. If the page is on a server, starts
     /// a new read instead, because the poller does not wait for servers.
-    fn complete_alone(&self, wanted: &Wanted, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
+    fn complete_single(&self, wanted: &Wanted, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
         let mut page = ZERO_PAGE;
         let result = match self.get_if(wanted.slot, Some(wanted.hash), &mut page, false) {
             Ok(None) => Ok(()),

@@ -82,7 +82,7 @@ pub enum News {
     /// There is no news at the moment.
     NoneYet,
     /// This thread traces no thread and has no child.
-    NoneFrozen,
+    NoTracees,
 }
 
 /// Returns the next change of a traced thread, each once. Also reports children of this thread that
@@ -93,7 +93,7 @@ pub fn next() -> News {
     // SAFETY: the status outlives the call, which does not wait.
     let got = unsafe { libc::waitpid(-1, &raw mut status, flags) };
     match u32::try_from(got) {
-        Err(_) => News::NoneFrozen,
+        Err(_) => News::NoTracees,
         Ok(0) => News::NoneYet,
         Ok(thread) if libc::WIFSTOPPED(status) => News::Stands(thread, Stop::of(status)),
         Ok(thread) => News::Ended(thread),
@@ -203,7 +203,7 @@ mod tests {
         child.wait().unwrap();
         assert!(hold(child.id()).is_err());
         assert!(!is_held(child.id()));
-        assert_eq!(next(), News::NoneFrozen);
+        assert_eq!(next(), News::NoTracees);
     }
 
     /// Freezes a waiting thread and releases it. Returns whether it had the rest of a call to do.

@@ -22,7 +22,7 @@ use std::process::Command;
 
 /// Has the program started by `command` stop before its first instruction, where [`Tracee::of`]
 /// takes it over. The start fails if tracing is not permitted.
-pub fn stand_at_start(command: &mut Command) {
+pub fn stop_at_start(command: &mut Command) {
     // SAFETY: the hook only calls the kernel.
     unsafe {
         command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
@@ -383,7 +383,7 @@ mod tests {
     fn standing(script: &str) -> std::process::Child {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdout(Stdio::piped());
-        stand_at_start(&mut command);
+        stop_at_start(&mut command);
         command.spawn().expect("it may be traced")
     }
 

@@ -294,8 +294,8 @@ impl Engine {
     /// Takes room from compressed memory, because threads wait and no page can leave. Compressed
     /// memory uses `used` bytes now. Returns its new share of the budget, in bytes. None if that
     /// share stays.
-    pub fn give_way(&mut self, used: u64) -> Option<u64> {
-        self.split.as_mut().and_then(|split| split.give_way(used))
+    pub fn shrink_compressed(&mut self, used: u64) -> Option<u64> {
+        self.split.as_mut().and_then(|split| split.shrink_compressed(used))
     }
 }
 

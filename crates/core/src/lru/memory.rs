@@ -240,7 +240,7 @@ impl Memory {
         }
         self.last_fd = page;
         let cx = cx(&self.folios, &self.spaces, &self.tun, &self.stat, self.now_ms);
-        if self.lruvec.mark_accessed_lazily(&cx, pfn) {
+        if self.lruvec.note_access_lazily(&cx, pfn) {
             self.pagevec.activate(&self.lruvec, &cx, pfn);
         }
     }

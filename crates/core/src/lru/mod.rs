@@ -312,13 +312,13 @@ impl Lruvec {
 
     /// Records an access through a file descriptor. Moves the folio at once if necessary.
     pub fn mark_accessed(&self, cx: &Ctx, pfn: Pfn) {
-        if self.mark_accessed_lazily(cx, pfn) {
+        if self.note_access_lazily(cx, pfn) {
             self.activate(cx, pfn);
         }
     }
 
     /// Records an access through a file descriptor. Returns true if the folio is to be activated.
-    pub fn mark_accessed_lazily(&self, cx: &Ctx, pfn: Pfn) -> bool {
+    pub fn note_access_lazily(&self, cx: &Ctx, pfn: Pfn) -> bool {
         let w = cx.folios.word(pfn);
         if w.has(Word::DROPBEHIND.or(Word::UNEVICTABLE)) {
             return false;

@@ -227,7 +227,7 @@ impl Kswapd {
                     self.reclaim_order = order;
                     self.highest = self.judged(asked);
                 }
-                self.lie_down(wake_requests, node, stat)
+                self.prepare_sleep(wake_requests, node, stat)
             }
             At::Nap => self.after_nap(wake_requests, node, stat),
             At::Deep if !wake_requests.woken() => Step::Sleep,
@@ -241,8 +241,13 @@ impl Kswapd {
     }
 
     /// Begins the first, short sleep, if memory is in balance.
-    fn lie_down(&mut self, wake_requests: &WakeRequests, node: &dyn Node, stat: &VmStat) -> Step {
-        let news = wake_requests.lie_down(Sleep::Nap);
+    fn prepare_sleep(
+        &mut self,
+        wake_requests: &WakeRequests,
+        node: &dyn Node,
+        stat: &VmStat,
+    ) -> Step {
+        let news = wake_requests.prepare_sleep(Sleep::Nap);
         if self.fine_with(wake_requests, node, news) {
             self.at = At::Nap;
             self.stats.naps += 1;
@@ -268,7 +273,7 @@ impl Kswapd {
     }
 
     fn after_nap(&mut self, wake_requests: &WakeRequests, node: &dyn Node, stat: &VmStat) -> Step {
-        let Some(news) = wake_requests.lie_down(Sleep::Deep) else {
+        let Some(news) = wake_requests.prepare_sleep(Sleep::Deep) else {
             // A request ended the nap early. The zone for which kswapd judged the nap counts as
             // requested, too. With `Previous` it counts only if no request names a zone.
             stat.add(Event::KswapdLowQuickly, 1);
@@ -302,7 +307,7 @@ impl Kswapd {
 
     /// Reads the request and begins a run.
     fn begin(&mut self, wake_requests: &WakeRequests, node: &dyn Node, stat: &VmStat) -> Step {
-        wake_requests.get_up();
+        wake_requests.wake_up();
         let (asked, order) = wake_requests.take();
         self.stats.unasked_looks += u64::from(asked.is_none());
         self.asked_before = self.last_asked.map(|(_, highest)| highest);

@@ -171,7 +171,7 @@ impl WakeRequests {
 
     /// Notes that kswapd sleeps, and returns the present request without taking it. Returns `None`
     /// if a task woke kswapd from its nap.
-    pub(super) fn lie_down(&self, depth: Sleep) -> Option<(Option<usize>, Order)> {
+    pub(super) fn prepare_sleep(&self, depth: Sleep) -> Option<(Option<usize>, Order)> {
         let mut s = lock(&self.state);
         if depth == Sleep::Nap {
             s.woken = false;
@@ -189,7 +189,7 @@ impl WakeRequests {
     }
 
     /// Notes that kswapd is awake and needs no waking. The request stays for it to read.
-    pub(super) fn get_up(&self) {
+    pub(super) fn wake_up(&self) {
         let mut s = lock(&self.state);
         s.sleep = Sleep::Awake;
         s.woken = false;

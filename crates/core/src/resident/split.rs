@@ -111,7 +111,7 @@ impl Split {
 
     /// Takes room from compressed memory, which uses `used` bytes, because no other page can leave
     /// memory. Returns its new limit in bytes. None if it uses no more than its least (SPLIT-2).
-    pub fn give_way(&mut self, used: u64) -> Option<u64> {
+    pub fn shrink_compressed(&mut self, used: u64) -> Option<u64> {
         if used <= self.least() {
             return None;
         }
@@ -182,7 +182,7 @@ mod tests {
         let mut split = Split::new(1 << 20, 1 << 19);
         let mut used = 10 * step;
         let given: Vec<u64> = std::iter::from_fn(|| {
-            used = split.give_way(used)?;
+            used = split.shrink_compressed(used)?;
             Some(used)
         })
         .collect();

@@ -368,7 +368,7 @@ impl Mem {
             // As in the kernel, slots are kept only while swap is less than half full. Shared
             // memory gives its slot back at once (`shmem_swapin_page`).
             let shared = region.backing == Backing::Shmem;
-            let keep = self.tun.swap.keep_slot && !shared && !self.out.stored.is_scarce();
+            let keep = self.tun.swap.keep_slot && !shared && !self.out.stored.is_half_full();
             self.out.stored.arrive(&cx, pfn, keep && !(map && access.writes()));
             self.out.settle_pool();
         }

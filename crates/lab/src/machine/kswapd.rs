@@ -92,7 +92,7 @@ impl Machine {
     }
 
     /// Wakes a node's kswapd for a task that waits for the node's reserve.
-    pub(super) fn rouse_kswapd(&mut self, node: usize) {
+    pub(super) fn wake_kswapd_for_reserve(&mut self, node: usize) {
         if self.kswapds[node].protocol.is_some() {
             self.kswapds[node].woken_ns.get_or_insert(self.now);
             self.kswapd_after(node, self.mem.costs.switch_ns);

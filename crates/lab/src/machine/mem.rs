@@ -439,7 +439,7 @@ impl Mem {
         let cx = cx!(self, now);
         let node = usize::from(self.folios.node(pfn));
         let lists = &mut self.memcgs[self.owner[space]].on[node];
-        if lists.lruvec.mark_accessed_lazily(&cx, pfn) {
+        if lists.lruvec.note_access_lazily(&cx, pfn) {
             lists.pagevec.activate(&lists.lruvec, &cx, pfn);
         }
     }

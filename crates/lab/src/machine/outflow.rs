@@ -40,7 +40,7 @@ pub struct Outflow {
     /// Anonymous pages with a stored copy.
     pub stored: SwapCache,
     /// Whether the last look for slots found pages that have a copy in swap and are not mapped.
-    pub(super) stored_here: bool,
+    pub(super) found_unmapped_copy: bool,
     /// Frames that compressed memory occupies.
     pub pool: Vec<Pfn>,
     /// By frame: time at which the read into it ends.
@@ -96,7 +96,7 @@ impl Outflow {
             groups: Memcgs::new(),
             swap,
             stored: SwapCache::new(capacity as u32),
-            stored_here: false,
+            found_unmapped_copy: false,
             pool: Vec::new(),
             ready_ns: vec![0; table as usize],
             started: Vec::new(),

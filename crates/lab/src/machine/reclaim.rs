@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ebb_linux::frame::Order;
 use ebb_linux::memcg::Memcgs;
-use ebb_linux::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
+use ebb_linux::reclaim::oom::ROUNDS_MAX as OOM_ROUNDS_MAX;
 use ebb_linux::reclaim::{Achieved, DirectPassed, Hope, Verdict};
 use ebb_mm::folio::{LruType, MemcgId, Word};
 use ebb_mm::lru::{Ctx, Protection, Scan, scan};
@@ -23,7 +23,7 @@ use super::task::{Run, Task, Under};
 use super::tracepoints::Doer;
 
 /// Rounds of reclaim in a row after which a task that makes progress gives up its CPU once.
-const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
+const ROUNDS_MAX: u32 = OOM_ROUNDS_MAX + 1;
 /// Frames that one call of [`Mem::recover_slots`] looks at.
 const RECOVER_FRAMES: u32 = 1024;
 
@@ -341,7 +341,7 @@ impl Mem {
     fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, under: &mut Under) {
         let (sc, node) = (&mut under.sc, under.node.0);
         // With swap full, pages that have a copy in swap already can still go.
-        let room = self.out.stored.has_room() || self.out.stored_here;
+        let room = self.out.stored.has_room() || self.out.found_unmapped_copy;
         sc.may_swap &= room;
         sc.lift = if memcg.is_some() { self.memcg_lift } else { self.lift };
         sc.file_is_tiny = memcg.is_none() && self.files_are_few(node);
@@ -471,8 +471,8 @@ impl Mem {
     /// Takes slots back from resident pages while swap is more than half full. The kernel does so
     /// when it looks for a free slot. Each call begins where the last one ended.
     fn recover_slots(&mut self, now: u64) {
-        let full = self.out.swap.is_some() && self.out.stored.is_scarce();
-        self.out.stored_here = false;
+        let full = self.out.swap.is_some() && self.out.stored.is_half_full();
+        self.out.found_unmapped_copy = false;
         if !full {
             return;
         }
@@ -492,7 +492,7 @@ impl Mem {
                 self.out.stored.drop_copy(&cx!(self, now), pfn);
                 self.out.settle_pool();
             }
-            self.out.stored_here |= kept && !w.has(Word::MAPPED);
+            self.out.found_unmapped_copy |= kept && !w.has(Word::MAPPED);
         }
     }
 

@@ -277,10 +277,10 @@ impl Machine {
     pub fn run(mut self) -> Result<(Outcome, Mem, u64), String> {
         while self.ended < self.measured && !self.stopped {
             let Some(Reverse((time, _, event))) = self.heap.pop() else {
-                return Err(format!("nothing will wake anybody: {}", self.who_waits()));
+                return Err(format!("nothing will wake anybody: {}", self.describe_waits()));
             };
             if let Some(why) = self.failed {
-                return Err(format!("{why}: {}", self.who_waits()));
+                return Err(format!("{why}: {}", self.describe_waits()));
             }
             // A thread runs ahead of the clock, so `now` may be later than the event.
             self.at_once = if time > self.moment { 0 } else { self.at_once + 1 };
@@ -298,7 +298,7 @@ impl Machine {
                 self.quiet.events > self.patience.events || self.at_once > self.patience.at_once;
             if time > TIME_MAX_NS || still || busy {
                 let seconds = (time - self.quiet.since_ns) as f64 / 1e9;
-                return Err(format!("stands still for {seconds:.3} s: {}", self.who_waits()));
+                return Err(format!("stands still for {seconds:.3} s: {}", self.describe_waits()));
             }
             match event {
                 Event::Run { cpu, thread } => self.run_slice(cpu, thread),
@@ -328,7 +328,7 @@ impl Machine {
     }
 
     /// Describes what the threads that have not ended wait for, and the state of memory.
-    fn who_waits(&self) -> String {
+    fn describe_waits(&self) -> String {
         let mut counts = std::collections::BTreeMap::new();
         for t in self.threads.iter().filter(|t| !t.ended) {
             *counts.entry(t.waits_for).or_insert(0u32) += 1;
@@ -379,7 +379,7 @@ impl Machine {
                 self.wake_kswapd(node, index);
             }
             if std::mem::take(&mut self.mem.nodes[node].woken) {
-                self.rouse_kswapd(node);
+                self.wake_kswapd_for_reserve(node);
             }
         }
     }

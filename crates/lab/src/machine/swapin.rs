@@ -68,7 +68,7 @@ impl Mem {
             }
             AheadBy::Cluster => self.slots_ahead.hit(None),
         }
-        if !self.tun.swap.keep_slot || self.out.stored.is_scarce() {
+        if !self.tun.swap.keep_slot || self.out.stored.is_half_full() {
             self.out.stored.drop_copy(&cx!(self, now), pfn);
         }
     }

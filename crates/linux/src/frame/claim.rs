@@ -109,7 +109,7 @@ impl Cpu<'_> {
                 return Ok(());
             }
         }
-        self.frames.free_unusual(self.who(), pfn, order)
+        self.frames.free_after_miss(self.who(), pfn, order)
     }
 
     #[inline(always)]

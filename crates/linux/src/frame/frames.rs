@@ -355,7 +355,7 @@ impl Frames {
     }
 
     #[inline(never)]
-    pub(super) fn free_unusual(&self, who: Who, pfn: Pfn, order: Order) -> Result<(), BadFree> {
+    pub(super) fn free_after_miss(&self, who: Who, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         let info = self.blocks.get(pfn);
         let (zone, t) = (info.zone_or_beyond(), info.list());
         if self.plain && t < 3 && self.push_hit(&self.cpus[who.cpu], who.owner, zone, t, pfn, order)
@@ -496,6 +496,6 @@ impl Frames {
     /// Frees a block through the sets of `cpu`, which is a hint. A refused free changes nothing.
     pub fn free_on(&self, cpu: usize, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         let cpu = cpu % self.cpus.len();
-        self.free_unusual(Who { cpu, owner: false }, pfn, order)
+        self.free_after_miss(Who { cpu, owner: false }, pfn, order)
     }
 }

@@ -160,7 +160,7 @@ impl Frames {
         let last = Attempt { level: Level::High, flags: AllocFlags::NONE, ..*attempt };
         let verdict = if let Some(pfn) = self.try_freelists(&last, host) {
             OomVerdict::Got(pfn)
-        } else if self.spares_others(attempt) || !host.oom_kill(request, attempt.highest) {
+        } else if self.never_kills(attempt) || !host.oom_kill(request, attempt.highest) {
             OomVerdict::Fail
         } else {
             OomVerdict::Retry
@@ -170,7 +170,7 @@ impl Frames {
     }
 
     /// Whether no process is killed for this request.
-    fn spares_others(&self, attempt: &Attempt<'_>) -> bool {
+    fn never_kills(&self, attempt: &Attempt<'_>) -> bool {
         let request = attempt.request;
         let low = self.kinds.get(attempt.highest).is_some_and(|&kind| kind < ZoneKind::Normal);
         request.order.get() > COSTLY_ORDER

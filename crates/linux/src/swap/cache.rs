@@ -75,7 +75,7 @@ impl SwapCache {
     /// Returns whether more than half of the slots are in use. Pages in memory should then give up
     /// their slots.
     #[must_use]
-    pub fn is_scarce(&self) -> bool {
+    pub fn is_half_full(&self) -> bool {
         2 * self.slots() > u64::from(self.clusters.capacity())
     }
 

@@ -65,7 +65,7 @@ impl Reclaim {
 
     fn carry_out(&mut self, command: &Command) -> Result<(), CommandError> {
         self.have_managed();
-        self.tell_time();
+        self.set_engine_time();
         let Action::Evict { pages } = command.action else {
             return self.pager.resident().command(command, &mut Vec::new());
         };

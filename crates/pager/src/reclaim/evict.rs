@@ -95,7 +95,7 @@ impl Reclaim {
             }
             return 0;
         };
-        if mm.link.get().is_none() || mm.closing.load(Relaxed) || self.is_deaf(&mm) {
+        if mm.link.get().is_none() || mm.closing.load(Relaxed) || self.is_unresponsive(&mm) {
             // Without an agent the page could not be dropped, so other pages go first.
             self.pass_over(&mm, frames);
             return 0;
@@ -142,13 +142,13 @@ impl Reclaim {
         let dirty: Vec<Victim> = dirty.into_iter().map(|(victim, _)| victim).collect();
         let stored = self.commit_evict(&mm, &dirty);
         // Other pages may compress better, or go to another tier. They must not wait behind these.
-        self.set_aside(&mm, &dirty);
+        self.defer_fault(&mm, &dirty);
         evicted + stored
     }
 
     /// Passes over victims that were not stored. An unstorable page leaves the standby list until a
     /// fault reactivates it, or until `Reclaim::out_of_memory` retries all such pages.
-    fn set_aside(&self, mm: &Arc<Mm>, victims: &[Victim]) {
+    fn defer_fault(&self, mm: &Arc<Mm>, victims: &[Victim]) {
         let state = mm.lock();
         let mut resident = self.pager.resident();
         for victim in victims.iter().filter(|victim| victim.stored.is_none()) {
@@ -321,7 +321,7 @@ impl Reclaim {
         let mut total = 0;
         for mm in self.pager.mms() {
             let Some(link) = mm.link.get() else { continue };
-            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) || self.is_deaf(&mm) {
+            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) || self.is_unresponsive(&mm) {
                 continue;
             }
             let (runs, operations) = {
@@ -347,7 +347,7 @@ impl Reclaim {
             match link.execute(&operations) {
                 Outcome::Done => total += self.commit_drop(&mm, &runs),
                 Outcome::Cancelled => {
-                    mm.fell_silent();
+                    mm.note_unanswered();
                     let mut state = mm.lock();
                     runs.into_iter().for_each(|run| state.pool.abort_discard(run.slots));
                 }

@@ -51,7 +51,7 @@ const GIVE_WAY_PAUSE: Duration = Duration::from_millis(10);
 /// Interval at which kswapd evaluates the costs of loads.
 const WEIGH: Duration = Duration::from_millis(100);
 /// Interval at which kswapd retries unevictable pages.
-const UNPARK: Duration = Duration::from_millis(500);
+const UNEVICTABLE_RETRY: Duration = Duration::from_millis(500);
 
 /// A batch that its agent has begun and not finished.
 struct Stalled {
@@ -84,7 +84,7 @@ pub struct Reclaim {
     retried: Instant,
     /// Whether compressed memory gives way until no thread waits; `gave_way` is the time of its
     /// last step.
-    gives_way: bool,
+    shrinks_compressed: bool,
     gave_way: Instant,
     no_progress: NoProgress,
     store_error: Option<StoreError>,
@@ -145,7 +145,7 @@ impl Reclaim {
             offered: HashSet::new(),
             unevictable_retried: pager.clock.now(),
             retried: pager.clock.now(),
-            gives_way: false,
+            shrinks_compressed: false,
             gave_way: pager.clock.now(),
             no_progress: NoProgress::default(),
             store_error: None,
@@ -218,7 +218,7 @@ impl Reclaim {
             let order = engine.next(&self.pager.wake_requests, seen);
             (order, engine.set.count(FrameState::Unevictable))
         };
-        if unevictable > 0 && self.pager.clock.since(self.unevictable_retried) > UNPARK {
+        if unevictable > 0 && self.pager.clock.since(self.unevictable_retried) > UNEVICTABLE_RETRY {
             self.retry_unevictable();
         }
         order
@@ -255,7 +255,7 @@ impl Reclaim {
     /// Handles the end of a pass. The next turn asks the engine at once.
     fn rest(&mut self) {
         if self.pager.resident().zone.is_balanced() {
-            self.gives_way = false;
+            self.shrinks_compressed = false;
             self.no_progress.end();
             self.copies = 0;
             self.pager.wake_if_waiting();
@@ -266,7 +266,7 @@ impl Reclaim {
     /// Does the work between passes: stalled batches, commands of `ebb lru-gen`, and useless pages.
     fn tidy(&mut self) {
         self.finish_stalled();
-        self.tell_time();
+        self.set_engine_time();
         self.serve_requests();
         self.end_overcommit();
         self.discard_pending(1);
@@ -296,12 +296,12 @@ impl Reclaim {
         self.pager.wake_requests.progress();
         let brought = self.finish_stalled();
         if !self.does_anybody_wait() {
-            self.gives_way = false;
+            self.shrinks_compressed = false;
             self.no_progress.end();
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return;
         }
-        let unheard = self.is_unheard();
+        let unheard = self.has_unresponsive_agent();
         self.ran_out_of_memory = if unheard { self.ran_out_of_memory + 1 } else { 0 };
         let long = self.no_progress.lasts(&self.pager, OVERCOMMIT_AFTER);
         if unheard && (long || self.ran_out_of_memory > OVERCOMMIT_AFTER_TIMES) {
@@ -311,17 +311,19 @@ impl Reclaim {
             self.watch_silent();
         }
         // While a process does not answer, pages are overcommitted instead.
-        if !unheard && (self.gives_way || self.no_progress.lasts(&self.pager, GIVE_WAY_AFTER)) {
-            self.give_way();
+        if !unheard
+            && (self.shrinks_compressed || self.no_progress.lasts(&self.pager, GIVE_WAY_AFTER))
+        {
+            self.shrink_compressed();
         }
         if brought && !self.no_progress.is_over(&self.pager, Patience::MemoryUnseen) {
             return;
         }
-        if self.no_progress.is_long(&self.pager) && self.judge_end() {
+        if self.no_progress.is_long(&self.pager) && self.is_out_of_memory() {
             return self.give_up();
         }
         self.retry_unevictable();
-        if self.pager.clock.since(self.retried) > UNPARK {
+        if self.pager.clock.since(self.retried) > UNEVICTABLE_RETRY {
             self.retried = self.pager.clock.now();
             self.find_bare();
             while self.pager.resident().retry_unstorable(SLICE_PAGES) {}
@@ -331,16 +333,16 @@ impl Reclaim {
 
     /// Shrinks compressed memory in favour of pages that cannot be compressed or moved, while a
     /// tier behind it takes pages.
-    fn give_way(&mut self) {
-        self.gives_way = self.pager.store.can_demote();
-        if !self.gives_way {
+    fn shrink_compressed(&mut self) {
+        self.shrinks_compressed = self.pager.store.can_demote();
+        if !self.shrinks_compressed {
             return;
         }
         let before = self.pager.store.ram_bytes();
         // The monitor measures the effect between two steps.
         if self.pager.clock.since(self.gave_way) >= GIVE_WAY_PAUSE {
             self.gave_way = self.pager.clock.now();
-            if let Some(limit) = self.pager.engine().give_way(before) {
+            if let Some(limit) = self.pager.engine().shrink_compressed(before) {
                 self.pager.store.set_ram_limit(limit);
             }
         }
@@ -353,21 +355,21 @@ impl Reclaim {
     }
 
     /// Sets the engine's time, because ages of generations count from the start of the run.
-    fn tell_time(&self) {
+    fn set_engine_time(&self) {
         self.pager
             .resident()
             .set_now_ms(self.pager.clock.since(self.pager.started).as_millis() as u64);
     }
 
     /// Whether some process does not answer, or was stopped in the middle of a batch.
-    fn is_unheard(&self) -> bool {
-        self.pager.mms().iter().any(|mm| self.owes_an_answer(mm))
+    fn has_unresponsive_agent(&self) -> bool {
+        self.pager.mms().iter().any(|mm| self.awaits_answer(mm))
     }
 
     /// Looks for the processes of children that request no agent because they have no hooks. The
     /// pager sees that such a child is stopped only when its process is identified (OOM-5).
     fn find_bare(&self) {
-        let bare = |mm: &Arc<Mm>| mm.is_to_be_made_to_join() && mm.process().is_none();
+        let bare = |mm: &Arc<Mm>| mm.needs_injection() && mm.process().is_none();
         for mm in self.pager.mms().into_iter().filter(bare) {
             // A later attempt may find a process that cannot be found now.
             let _ = fork::find_process(&self.pager, &mm, None);
@@ -375,7 +377,7 @@ impl Reclaim {
     }
 
     /// Whether the agent of this process owes an answer.
-    fn owes_an_answer(&self, mm: &Mm) -> bool {
+    fn awaits_answer(&self, mm: &Mm) -> bool {
         match mm.link.get() {
             Some(_) => self.is_stalled(mm.id) || mm.update_silence(),
             // The process gets an agent when it goes on.
@@ -385,11 +387,11 @@ impl Reclaim {
 
     /// Whether batches to this agent are of no use now. Checks for a stop first if threads wait
     /// without progress (OOM-6).
-    fn is_deaf(&self, mm: &Mm) -> bool {
+    fn is_unresponsive(&self, mm: &Mm) -> bool {
         let stopped = || self.no_progress.lasts(&self.pager, LOOK_AFTER) && mm.is_stopped();
         mm.update_silence()
             || stopped() && {
-                mm.fell_silent();
+                mm.note_unanswered();
                 true
             }
     }
@@ -404,14 +406,14 @@ impl Reclaim {
         let mms = self.pager.mms();
         let traced = mms.iter().any(|mm| mm.is_memory_stalled() && mm.is_traced());
         let room = proc::memory_available().map_or(0, |bytes| bytes / 2 / PAGE_SIZE as u64);
-        let held_fast: u64 =
+        let stopped_pages: u64 =
             mms.iter().filter(|mm| mm.is_stopped()).map(|mm| mm.resident_pages()).sum();
         let mut resident = self.pager.resident();
         let zone = &mut resident.zone;
         let excess = |pages: u64| pages.saturating_sub(zone.limit());
         let beyond = if self.overcommitting { 0 } else { excess(zone.used()) };
         // Members of a fork group share some of these pages, so the sum may exceed the used pages.
-        let loan = beyond.max(excess(held_fast.min(zone.used()))) + OVERCOMMIT_PAGES;
+        let loan = beyond.max(excess(stopped_pages.min(zone.used()))) + OVERCOMMIT_PAGES;
         let more = if traced { zone.overcommit().min(room) } else { 0 };
         let loan = loan.max(zone.overcommit() + more);
         if loan > zone.overcommit() {
@@ -424,7 +426,7 @@ impl Reclaim {
 
     /// Ends the overcommit as soon as all agents answer.
     fn end_overcommit(&mut self) {
-        if self.overcommitting && !self.is_unheard() {
+        if self.overcommitting && !self.has_unresponsive_agent() {
             self.overcommitting = false;
             self.pager.resident().zone.set_overcommit(0);
         }

@@ -29,9 +29,9 @@
 //!   tracer that shares their memory waits like any process, once the machine has no more to
 //!   overcommit.
 //! * OOM-6: while threads wait without progress, kswapd does not wait for a stopped process. It
-//!   checks whether a process is stopped before it posts a batch (`Reclaim::is_deaf`). A batch to a
-//!   stopped process takes a hundred milliseconds. Many such batches would take longer than the two
-//!   seconds.
+//!   checks whether a process is stopped before it posts a batch (`Reclaim::is_unresponsive`). A
+//!   batch to a stopped process takes a hundred milliseconds. Many such batches would take longer
+//!   than the two seconds.
 //! * OOM-7: an attached program had no limit at its start. So its run does not end by a kill, but
 //!   by a detach ([`crate::detach`]). If the detach fails, the run ends as others do.
 //! * OOM-8: no page leaves an address space while the pager follows its fork or mapping change. If
@@ -128,7 +128,7 @@ impl NoProgress {
     /// Returns how long the longest waiting thread has waited without progress.
     fn time(&self, pager: &Pager) -> Duration {
         let Some(since) = self.since else { return Duration::ZERO };
-        let starved = pager.starved_since_ms.load(Relaxed);
+        let starved = pager.memory_stalled_since_ms.load(Relaxed);
         let frozen =
             if pager.frozen.load(Relaxed) > 0 { pager.frozen_since_ms.load(Relaxed) } else { 0 };
         let began = [starved, frozen].into_iter().filter(|&ms| ms > 0).min();
@@ -188,7 +188,7 @@ impl NoProgress {
 impl Reclaim {
     /// Decides whether the run is over, after threads have waited long without progress (OOM-2 to
     /// OOM-5).
-    pub fn judge_end(&mut self) -> bool {
+    pub fn is_out_of_memory(&mut self) -> bool {
         let pager = self.pager.clone();
         let mms = pager.mms();
         if self.no_progress.rounds < ROUNDS_MIN {
@@ -211,7 +211,7 @@ impl Reclaim {
         let mut owed = false;
         let so_long = self.no_progress.time(&pager);
         for mm in &mms {
-            let silent = self.owes_an_answer(mm);
+            let silent = self.awaits_answer(mm);
             owed |= silent || mm.is_starting();
             if mm.age() >= so_long && (silent || mm.is_late()) {
                 kept = kept
@@ -233,7 +233,7 @@ impl Reclaim {
     /// Begins to watch the agents that do not answer (OOM-4).
     pub fn watch_silent(&mut self) {
         for mm in self.pager.mms() {
-            if !self.no_progress.watches.contains_key(&mm.id) && self.owes_an_answer(&mm) {
+            if !self.no_progress.watches.contains_key(&mm.id) && self.awaits_answer(&mm) {
                 self.no_progress.kept_from_running(&mm);
             }
         }
@@ -449,7 +449,7 @@ mod tests {
                 late(&pager, 2, &children[0]);
             }
         }
-        assert!(reclaim.judge_end(), "born when somebody waited already");
+        assert!(reclaim.is_out_of_memory(), "born when somebody waited already");
         reclaim.no_progress.end();
         late(&pager, 3, &children[1]);
         for _ in 0..2 * ROUNDS_MIN {
@@ -458,7 +458,7 @@ mod tests {
         }
         let wants = |child: &Child| proc::state(child.id()) == Some('R');
         assert!(children.iter().all(wants));
-        assert!(!reclaim.judge_end(), "born before anybody waited");
+        assert!(!reclaim.is_out_of_memory(), "born before anybody waited");
         assert!(
             reclaim.no_progress.uncounted > Duration::from_millis(500),
             "{:?}",
@@ -466,7 +466,7 @@ mod tests {
         );
         ebb_testing::eventually("its CPU time, which proves that it does not come", || {
             clock.advance(Duration::from_secs(1));
-            reclaim.judge_end()
+            reclaim.is_out_of_memory()
         });
         for child in &mut children {
             child.kill().expect("it runs");
@@ -490,17 +490,17 @@ mod tests {
             reclaim.no_progress.round(clock.moment());
             clock.advance(Duration::from_millis(100));
             parent.note_followed();
-            assert!(!reclaim.judge_end() || !reclaim.no_progress.is_long(&pager));
+            assert!(!reclaim.is_out_of_memory() || !reclaim.no_progress.is_long(&pager));
         }
         assert!(reclaim.no_progress.is_long(&pager));
         clock.advance(Duration::from_millis(2100));
-        assert!(reclaim.judge_end(), "it is stuck");
+        assert!(reclaim.is_out_of_memory(), "it is stuck");
         // Small messages, one after the other.
         parent.note_still(false);
         clock.advance(Duration::from_millis(100));
         parent.note_still(true);
         parent.note_followed();
-        assert!(reclaim.judge_end());
+        assert!(reclaim.is_out_of_memory());
     }
 
     /// Shows that children joining one after another put off the end. A hundred and fifty forked
@@ -522,7 +522,7 @@ mod tests {
                 reclaim.no_progress.round(clock.moment());
                 clock.advance(Duration::from_millis(100));
             }
-            reclaim.judge_end()
+            reclaim.is_out_of_memory()
         };
         assert!(!wait(3000), "all of them are yet to join");
         for child in &children[1..] {
@@ -540,17 +540,17 @@ mod tests {
         let pager = pager_by(clock.clone());
         let mut no_progress = NoProgress::default();
         no_progress.round(clock.moment());
-        pager.starved_since_ms.store(clock.moment().ms(), Relaxed);
+        pager.memory_stalled_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(5));
         assert!(no_progress.is_long(&pager), "a touch that waits since then");
-        pager.starved_since_ms.store(0, Relaxed);
+        pager.memory_stalled_since_ms.store(0, Relaxed);
         pager.frozen.store(1, Relaxed);
         pager.frozen_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(1));
         assert!(
             no_progress.lasts(&pager, Duration::from_millis(900)) && !no_progress.is_long(&pager)
         );
-        pager.starved_since_ms.store(clock.moment().ms(), Relaxed);
+        pager.memory_stalled_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_millis(1100));
         assert!(no_progress.is_long(&pager), "the one that has waited longest");
     }
@@ -566,9 +566,9 @@ mod tests {
             reclaim.no_progress.round(clock.moment());
             clock.stall(Duration::from_secs(10));
         }
-        assert!(!reclaim.no_progress.is_long(&pager) && !reclaim.judge_end());
+        assert!(!reclaim.no_progress.is_long(&pager) && !reclaim.is_out_of_memory());
         clock.advance(Duration::from_secs(2));
-        assert!(reclaim.no_progress.is_long(&pager) && reclaim.judge_end());
+        assert!(reclaim.no_progress.is_long(&pager) && reclaim.is_out_of_memory());
     }
 
     #[test]

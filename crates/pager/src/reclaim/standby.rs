@@ -65,10 +65,10 @@ impl Reclaim {
             mm.link.get().is_some()
                 && !mm.closing.load(Relaxed)
                 && !self.is_stalled(id)
-                && !self.is_deaf(mm)
+                && !self.is_unresponsive(mm)
         });
         let Some(mm) = mm else {
-            park_unknown(&mut self.pager.resident(), id, &frames);
+            make_unknown_unevictable(&mut self.pager.resident(), id, &frames);
             return 0;
         };
         if !movable || !self.thread_words.keep(&mm) {
@@ -83,7 +83,7 @@ impl Reclaim {
         let mut moving = Vec::with_capacity(frames.len());
         // A stopped process may share thousands of pages with this one. One look at this process's
         // page map is far faster than asking the agent about each batch of them.
-        let stay = self.is_unheard() && !self.has_room_for_copies();
+        let stay = self.has_unresponsive_agent() && !self.has_room_for_copies();
         {
             let Some(mut state) = mm.lock_settled(BATCH_PATIENCE) else {
                 self.settle(&mm, &frames, Fate::Retry);
@@ -93,7 +93,7 @@ impl Reclaim {
             for &pfn in &frames {
                 let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };
                 let shared = stay && !is_alone(&mm, vpn);
-                if shared || link.is_pinned(vpn.0) || !is_told(&mm, &mut state, vpn) {
+                if shared || link.is_pinned(vpn.0) || !ensure_registered(&mm, &mut state, vpn) {
                     self.immovable.busy += u64::from(shared);
                     resident.make_unevictable(pfn);
                     continue;
@@ -116,7 +116,7 @@ impl Reclaim {
         match link.execute(&operations) {
             Outcome::Done => self.commit_standby(&mm, &moving),
             Outcome::Cancelled => {
-                mm.fell_silent();
+                mm.note_unanswered();
                 let mut state = mm.lock();
                 for &(_, slot) in &moving {
                     state.pool.give_back(slot);
@@ -309,7 +309,7 @@ impl Reclaim {
                 true
             }
             Outcome::Cancelled => {
-                mm.fell_silent();
+                mm.note_unanswered();
                 self.settle(mm, frames, Fate::Park);
                 false
             }
@@ -327,7 +327,8 @@ impl Reclaim {
     fn has_room_for_copies(&self) -> bool {
         let resident = self.pager.resident();
         let batch = BATCH_MAX as u64;
-        let none_on_standby = || resident.count(FrameState::Standby) < batch && !self.is_unheard();
+        let none_on_standby =
+            || resident.count(FrameState::Standby) < batch && !self.has_unresponsive_agent();
         resident.zone.free() > 2 * batch || none_on_standby()
     }
 
@@ -340,7 +341,7 @@ impl Reclaim {
             });
             // No room will come from pages of a stopped member, so kswapd scans other pages
             // meanwhile.
-            self.crowded = !self.is_unheard();
+            self.crowded = !self.has_unresponsive_agent();
             let fate = if self.crowded { Fate::Retry } else { Fate::Park };
             self.settle(mm, &frames, fate);
             return 0;
@@ -382,7 +383,7 @@ impl Reclaim {
                 copied as usize
             }
             Outcome::Cancelled => {
-                mm.fell_silent();
+                mm.note_unanswered();
                 self.settle(mm, &frames, Fate::Park);
                 0
             }
@@ -452,7 +453,7 @@ fn results(link: &Link, count: usize) -> Vec<i32> {
 
 /// Makes isolated frames of an unknown address space unevictable. A child whose table is still
 /// being copied (`fork.rs`) has pages before the pager knows it. The frames are retried later.
-fn park_unknown(resident: &mut Resident, id: MmId, frames: &[Pfn]) {
+fn make_unknown_unevictable(resident: &mut Resident, id: MmId, frames: &[Pfn]) {
     for &pfn in frames {
         let its = resident.is_used(pfn) && resident.frame(pfn).mm == id;
         if its && resident.frame(pfn).state == FrameState::Isolated {
@@ -474,7 +475,7 @@ fn has_left(mm: &Mm, vpn: Vpn) -> bool {
 /// Whether the pager gets a fault on the page once it is gone; registers the page if needed. An
 /// area that a forked child did not inherit may have left entries behind (`settle_inherited` in
 /// `fork.rs`). Another area may lie there by now.
-fn is_told(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
+fn ensure_registered(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
     let (start, end) = (vpn.address(), vpn.address() + PAGE_SIZE as u64);
     if state.areas.end_of(start).is_some() {
         return true;
@@ -539,16 +540,22 @@ mod tests {
         let uffd = Quiet::default();
         let quick = mm(&uffd, areas.clone());
         let mut state = quick.lock();
-        assert!(is_told(&quick, &mut state, Vpn(8)) && is_told(&quick, &mut state, Vpn(9)));
+        assert!(
+            ensure_registered(&quick, &mut state, Vpn(8))
+                && ensure_registered(&quick, &mut state, Vpn(9))
+        );
         assert_eq!(uffd.registered.lock().unwrap().len(), 0, "nothing is asked of the kernel");
-        assert!(is_told(&quick, &mut state, Vpn(10)), "now it is");
+        assert!(ensure_registered(&quick, &mut state, Vpn(10)), "now it is");
         assert_eq!(*uffd.registered.lock().unwrap(), [(10 * page, 11 * page)]);
         assert_eq!(state.areas.iter().collect::<Vec<_>>(), [(8 * page, 11 * page)]);
-        assert!(is_told(&quick, &mut state, Vpn(10)));
+        assert!(ensure_registered(&quick, &mut state, Vpn(10)));
         assert_eq!(uffd.registered.lock().unwrap().len(), 1, "known from then on");
         let refused = mm(&Quiet { refuses: true, ..Quiet::default() }, areas);
         let mut state = refused.lock();
-        assert!(is_told(&refused, &mut state, Vpn(9)) && !is_told(&refused, &mut state, Vpn(10)));
+        assert!(
+            ensure_registered(&refused, &mut state, Vpn(9))
+                && !ensure_registered(&refused, &mut state, Vpn(10))
+        );
         assert_eq!(state.areas.iter().collect::<Vec<_>>(), [(8 * page, 10 * page)]);
     }
 }

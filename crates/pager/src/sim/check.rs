@@ -125,7 +125,7 @@ fn is_still(space: &Space) -> bool {
 }
 
 /// CHECK-7.
-fn is_told(space: &Space, vpn: Vpn) -> bool {
+fn ensure_registered(space: &Space, vpn: Vpn) -> bool {
     space.area_of(vpn.0).is_some_and(|(_, area)| area.registered)
 }
 
@@ -198,7 +198,9 @@ impl Of<'_> {
         let due = space.truth.get(&vpn.0).copied().unwrap_or(0);
         match entry {
             Entry::None => Ok(()),
-            Entry::Resident(_) if self.alone && !is_told(space, vpn) && !space.is_spared(vpn.0) => {
+            Entry::Resident(_)
+                if self.alone && !ensure_registered(space, vpn) && !space.is_spared(vpn.0) =>
+            {
                 Err(format!("{:x} is known, and nobody would hear of a change", vpn.0))
             }
             Entry::Resident(_) if there.is_none() && !space.allows(vpn.0, 0) => {
@@ -206,7 +208,7 @@ impl Of<'_> {
             }
             Entry::Resident(_) => Ok(()),
             Entry::Standby(_) | Entry::Stored { .. }
-                if !is_told(space, vpn) && !space.is_spared(vpn.0) =>
+                if !ensure_registered(space, vpn) && !space.is_spared(vpn.0) =>
             {
                 Err(format!("{:x} is {entry:?}, and nobody would hear of a touch", vpn.0))
             }

@@ -334,7 +334,7 @@ impl Reads {
     }
 
     /// Adds pages that need no transfer.
-    pub(crate) fn add_alone(&self, wanted: impl ExactSizeIterator<Item = Wanted>) {
+    pub(crate) fn add_single(&self, wanted: impl ExactSizeIterator<Item = Wanted>) {
         if wanted.len() > 0 {
             lock(&self.alone).extend(wanted);
             signal(&self.event);

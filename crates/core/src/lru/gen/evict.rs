@@ -354,7 +354,7 @@ fn sort(
         return probation::sort(v, cx, lists, pfn, w);
     }
     if cx.tun.mglru.second_chance && !w.has(Word::MAPPED) && w.refs() > 0 {
-        go_round(v, cx, lists, pfn, w, old);
+        give_second_chance(v, cx, lists, pfn, w, old);
         t.protected += w.pages();
         t.round += w.pages();
         return true;
@@ -385,7 +385,7 @@ fn sort(
 }
 
 /// Moves an accessed folio to the second youngest generation, and lowers its access count by one.
-fn go_round(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word, old: usize) {
+fn give_second_chance(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word, old: usize) {
     let new = ((v.r#gen.max_seq() - 1) % 4) as usize;
     if new == old {
         return;

@@ -86,7 +86,7 @@ fn told(case: &str, swap: &str, whole: bool) {
 
 /// Measures the end with pages that do not compress. Such pages go to standby and come back
 /// repeatedly, and that must not count as progress.
-pub fn what_only_cools() {
+pub fn only_standby() {
     const FILLS: &str = "
 import mmap, os
 area = mmap.mmap(-1, 12000 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -12,7 +12,7 @@ fn stressor(words: &str, limit: u64) -> Launch {
 
 /// Measures the peak of a program that writes pages of zeros while their area comes under
 /// management.
-pub fn taken_on() {
+pub fn adopted_while_filling() {
     let launch = stressor("--vm 1 --vm-bytes 64M --vm-method walk-0a --vm-ops 4", 32 * MIB);
     let most = (0..15).map(|_| watched(&launch).peak_bytes).max().unwrap_or(0);
     figure("the most of 15 runs in 32 MiB", most as f64 / MIB as f64, "MiB", "40");
