@@ -318,6 +318,14 @@ impl Hello {
         bytes
     }
 
+    /// Returns the kind of a hello of another version of Ebb, if these bytes are one. Magic, version
+    /// and kind are where they are in each version.
+    #[must_use]
+    pub fn kind_in_other_version(bytes: &[u8]) -> Option<u32> {
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        (word(0)? == MAGIC && word(4)? != VERSION).then_some(word(8)?)
+    }
+
     /// Reads a hello from the bytes of a message. Returns None if magic, version or length is
     /// wrong.
     #[must_use]

@@ -529,7 +529,7 @@ line.connect(os.path.dirname(image) + "/socket")
 for kind, text in [(2, b""), (4, b"detach"), (4, b"memory.max=1073741824")]:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.connect(os.path.dirname(image) + "/socket")
-    line.send(struct.pack("=4I2Q", 0x31424245, 6, kind, 0, 0, 0) + text)
+    line.send(struct.pack("=4I2Q", 0x31424245, 7, kind, 0, 0, 0) + text)
     print(struct.unpack("=2I", line.recv(64)) == (0x31424245, 1))
 "#;
     // Prints its PID and passes over its pages until a file exists.

@@ -210,6 +210,11 @@ fn heard(
     uffd: Option<Box<dyn AddressSpace>>,
 ) -> std::io::Result<()> {
     let Caller { connection, child, .. } = caller;
+    if Hello::kind_in_other_version(bytes).is_some_and(asks) {
+        // `ebb top` asks all runs of its user, which need not be of its version. It finds out by the
+        // end of the connection, and the program's user is not bothered.
+        return Ok(());
+    }
     let (head, text) = bytes.split_at(bytes.len().min(size_of::<Hello>()));
     let hello = Hello::from_bytes(head)
         .filter(|hello| text.is_empty() || asks(hello.kind))
@@ -430,7 +435,24 @@ mod tests {
     use super::*;
     use crate::quiet;
     use crate::seam::Clock;
+    use ebb_agent::protocol::VERSION;
     use ebb_sys::socket::Socket;
+
+    /// Shows that a command of another version is turned away without a message. `ebb top` asks all
+    /// runs of its user, and a message that an agent could not join appeared in each.
+    #[test]
+    fn a_command_of_another_version_leaves_no_message() {
+        let pager = Arc::new(quiet::pager_by(Clock::simulated()));
+        let says = |kind, version| {
+            let hello = Hello { magic: MAGIC, version, kind, ..Hello::default() };
+            let (connection, _other) = Socket::pair().expect("two sockets");
+            let wait = Wait::new(&pager.clock, Patience::Hello);
+            let caller = Caller { connection: Box::new(connection), wait, child: None };
+            heard(&pager, caller, &hello.to_bytes(), None).is_err()
+        };
+        assert!(!says(HELLO_STAT, VERSION + 1) && !says(HELLO_SET, VERSION - 1));
+        assert!(says(HELLO_FORKED, VERSION + 1), "an agent has a message");
+    }
 
     #[test]
     fn a_connection_without_a_hello_is_kept_for_a_while_and_not_for_ever() {
