@@ -318,8 +318,8 @@ impl Hello {
         bytes
     }
 
-    /// Returns the kind of a hello of another version of Ebb, if these bytes are one. Magic, version
-    /// and kind are where they are in each version.
+    /// Returns the kind of a hello of another version of Ebb, if these bytes are one. Each version
+    /// has magic, version and kind in the same places.
     #[must_use]
     pub fn kind_in_other_version(bytes: &[u8]) -> Option<u32> {
         let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));

@@ -211,8 +211,8 @@ fn heard(
 ) -> std::io::Result<()> {
     let Caller { connection, child, .. } = caller;
     if Hello::kind_in_other_version(bytes).is_some_and(asks) {
-        // `ebb top` asks all runs of its user, which need not be of its version. It finds out by the
-        // end of the connection, and the program's user is not bothered.
+        // `ebb top` asks all runs of its user, whatever their versions are. It understands the end
+        // of the connection, and the program's user needs no message.
         return Ok(());
     }
     let (head, text) = bytes.split_at(bytes.len().min(size_of::<Hello>()));
