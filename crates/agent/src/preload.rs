@@ -9,6 +9,7 @@ use crate::lost;
 use crate::own::{self, own_or_join};
 use crate::passing;
 use crate::pins::{pin, pin_early};
+use crate::self_mem;
 use crate::state::{ABSENT, AGENT, Agent, PRESENT, read_environment};
 use crate::threads::{own_thread_block, pin_thread};
 use core::ffi::{c_char, c_int, c_void};
@@ -42,6 +43,7 @@ pub fn errno() -> c_int {
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = construct;
 
 extern "C" fn construct(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    self_mem::look_up();
     // SAFETY: the dynamic linker passes the environment in the form in which `main` gets it.
     if unsafe { read_environment(environment) }.is_none() || begin().is_none() {
         AGENT.stage.store(ABSENT, Release);

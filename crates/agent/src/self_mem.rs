@@ -28,6 +28,13 @@ type Transfer = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
 static REAL_PREAD: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static REAL_PWRITE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
+/// Looks the functions behind the hooks up. A handler of a signal, or a child of a program with
+/// threads, may call them, and must not wait for the loader's lock then.
+pub fn look_up() {
+    behind(&REAL_PREAD, c"pread");
+    behind(&REAL_PWRITE, c"pwrite");
+}
+
 /// Hook before glibc's `pread`.
 ///
 /// # Safety

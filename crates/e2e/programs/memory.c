@@ -4,6 +4,7 @@
  */
 #include "common.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <sys/ptrace.h>
@@ -378,6 +379,12 @@ static int case_own_memory(int argc, char **argv) {
     MUST(pread(-1, &byte, 1, 0) == -1 && errno == EBADF);
     ballast_check(&b, "beside code");
     puts("own-memory: ok");
+    return 0;
+}
+
+static int case_load(int argc, char **argv) {
+    MUST(argc > 1 && dlopen(argv[1], RTLD_NOW) != NULL);
+    puts("load: ok");
     return 0;
 }
 
@@ -819,7 +826,7 @@ static const struct test_case cases[] = {
     {"dont-fork", case_dont_fork},
     {"discard", case_discard}, {"break", case_break}, {"direct-io", case_direct_io},
     {"aio", case_aio}, {"vectors", case_vectors}, {"vmsplice", case_vmsplice},
-    {"own-memory", case_own_memory}, {"peek", case_peek}, {"sparse", case_sparse}, {"areas", case_areas},
+    {"own-memory", case_own_memory}, {"load", case_load}, {"peek", case_peek}, {"sparse", case_sparse}, {"areas", case_areas},
     {"short-lived", case_short_lived}, {"stack", case_stack},
     {"write-barrier", case_write_barrier}, {"lock", case_lock},
     {"lock-all", case_lock_all}, {"scan-self", case_scan_self}, {"shared", case_shared},

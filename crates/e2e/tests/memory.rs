@@ -129,6 +129,14 @@ fn a_program_accesses_its_own_memory_through_a_file() {
     case("own-memory 16");
 }
 
+/// Shows that the hook of `pread` does not wait for the loader's lock, which a thread may hold that
+/// waits for the read. The hook looked its function up at its first call.
+#[test]
+fn a_read_does_not_wait_for_a_library_that_is_being_loaded() {
+    let library = build::library("reads-while-loading");
+    case_of(Launch::program("memory", "load 1").arg(&library), "load");
+}
+
 #[test]
 fn another_process_reads_and_writes() {
     if !may_look_up() {
