@@ -598,7 +598,7 @@ fn text(fit: &Fit) -> String {
 }
 
 fn page(fit: &Fit) -> String {
-    use ebb_lab::plot::{Chart, Series, escape, page};
+    use ebb_plot::{Chart, Series, escape, page};
     let x = |bytes: u64| bytes as f64 / MIB;
     let predicted = fit
         .curve

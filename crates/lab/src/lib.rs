@@ -18,7 +18,6 @@ pub mod experiment;
 pub mod fuzz;
 pub mod machine;
 pub mod mrc;
-pub mod plot;
 pub mod policy;
 pub mod ranking;
 pub mod replay;

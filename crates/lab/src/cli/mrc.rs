@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, value_parser};
+use ebb_plot::{Chart, Series, escape, page, percent};
 use serde_json::json;
 
 use super::{Progress, TraceArgs, parse_memory, parse_policies, print};
 use crate::mrc::{Curve, Measured, Plan, measure, spread};
-use crate::plot::{Chart, Series, escape, page, percent};
 use crate::policy::Settings;
 use crate::report::{OutputFormat, SCHEMA, TraceInfo, field, size_of_pages, thousands};
 use crate::trace::synth::{self, Synth};

@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use ebb_plot::{Chart, Series, escape, page};
+
 use super::rule::Class;
 use super::runner::{Arm, Case, Results};
 use super::score::{Score, judged};
@@ -14,7 +16,6 @@ use super::verdict::published_text;
 use crate::machine::Sample;
 use crate::machine::heat::COLUMNS;
 use crate::mrc::Curve;
-use crate::plot::{Chart, Series, escape, page};
 
 const WIDTH: f64 = 960.0;
 const NARROW: f64 = 400.0;

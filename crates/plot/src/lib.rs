@@ -2,6 +2,7 @@
 //!
 //! Colours come from CSS variables, so that the page is light or dark as the reader's system is.
 //! Each chart is drawn wide and narrow, and the page shows the version that fits.
+#![forbid(unsafe_code)]
 
 use std::fmt::Write;
 
