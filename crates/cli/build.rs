@@ -3,6 +3,8 @@
 //!
 //! Cargo cannot yet depend on another package's shared object, so this file calls the compiler
 //! directly. The agent is one crate without dependencies.
+//!
+//! The other task is to tell the program its commit (`EBB_COMMIT`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +20,36 @@ fn main() {
     lay_out(&std::fs::read(&object).expect("just made"), &out.join("agent.image"));
     println!("cargo::rerun-if-changed={source}");
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=EBB_COMMIT");
+    tell_commit();
+}
+
+/// Tells the program its commit if git knows it. A `+` follows if a crate has uncommitted changes.
+/// A build for tests has no commit, so that a commit does not rebuild it.
+fn tell_commit() {
+    let is_for_tests = std::env::var("PROFILE").is_ok_and(|profile| profile == "debug");
+    // A packager of a release without git history may set the variable.
+    if is_for_tests || std::env::var_os("EBB_COMMIT").is_some() {
+        return;
+    }
+    // In a vendored copy inside another repository, the commit is not Ebb's.
+    if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
+        return;
+    }
+    let of_git = ["HEAD", "logs/HEAD"].iter().filter_map(|f| git(&["rev-parse", "--git-path", f]));
+    // A path that does not exist would run this script at each build.
+    for path in of_git.filter(|path| Path::new(path).exists()).chain(["..".to_owned()]) {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return };
+    let clean = git(&["status", "--porcelain", "--", ".."]).is_some_and(|text| text.is_empty());
+    println!("cargo::rustc-env=EBB_COMMIT={commit}{}", if clean { "" } else { "+" });
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+    Some(text.trim().to_owned())
 }
 
 fn compile(source: &str, kind: &str, link: &[&str], object: &Path) {

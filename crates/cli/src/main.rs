@@ -30,9 +30,12 @@ use ebb_sys::limits::Limit;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-/// The version, with the commit of the build if git was available.
+/// Commit of the build, if git was available; `+` means with changes.
+const COMMIT: Option<&str> = option_env!("EBB_COMMIT");
+
+/// Version, with the commit.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let commit = ebb_lab::experiment::score::COMMIT.map(|commit| format!(" ({commit})"));
+    let commit = COMMIT.map(|commit| format!(" ({commit})"));
     format!("{}{}", env!("CARGO_PKG_VERSION"), commit.unwrap_or_default())
 });
 
@@ -149,13 +152,21 @@ fn start() -> ExitCode {
         Command::Man(arguments) => pages::man(&arguments),
         #[cfg(feature = "manual")]
         Command::Completions(arguments) => pages::completions(&arguments),
-        Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
-            tell(format_args!("{error:#}"));
-            ExitCode::from(2)
-        }),
+        Command::Lab(command) => lab(&command),
         Command::Bench { arguments } => ebb_bench::main(arguments),
         Command::Pager => run::pager(),
     }
+}
+
+fn lab(command: &ebb_lab::cli::LabCommand) -> ExitCode {
+    if let Some(commit) = COMMIT {
+        // Nothing else sets it.
+        let _ = ebb_lab::experiment::score::COMMIT.set(commit);
+    }
+    ebb_lab::cli::run(command).unwrap_or_else(|error| {
+        tell(format_args!("{error:#}"));
+        ExitCode::from(2)
+    })
 }
 
 /// Writes a line to standard error. A failed write changes no exit status.

@@ -29,7 +29,7 @@ pub fn document(results: &[Results]) -> String {
     let document = json!({
         "schema": SCHEMA,
         "version": env!("CARGO_PKG_VERSION"),
-        "commit": COMMIT,
+        "commit": COMMIT.get(),
         "score": score(&Score::of(results)),
         "scenarios": scenarios,
         "missing": missing,
@@ -225,7 +225,7 @@ mod tests {
         let results = [Results { scenario, seeds: 3, first_seed: 0, cases }];
         let mut made: Value = serde_json::from_str(&document(&results)).unwrap();
         assert_eq!(made["version"], env!("CARGO_PKG_VERSION"));
-        assert_eq!(made["commit"].as_str(), COMMIT);
+        assert!(made["commit"].is_null());
         for key in ["version", "commit"] {
             made[key] = json!("-");
         }

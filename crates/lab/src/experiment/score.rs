@@ -2,6 +2,7 @@
 //! [`rule`](super::rule), and rule 1 for comparison.
 
 use std::fmt::Write;
+use std::sync::OnceLock;
 
 use super::rule::{Claim, Class, RULE_VERSION, Row, Vote, claim, votes};
 use super::runner::{Case, Results};
@@ -158,7 +159,7 @@ impl Score {
         let mut text = format!(
             "Published effects reproduced, by rule {RULE_VERSION} (ebb {}, {}):\n",
             env!("CARGO_PKG_VERSION"),
-            COMMIT.map_or("no commit known".into(), |c| format!("commit {c}"))
+            COMMIT.get().map_or("no commit known".into(), |c| format!("commit {c}"))
         );
         let line = |text: &mut String, name: &str, t: &Tally, won: Class, classes: &[Class]| {
             if t.all() == 0 {
@@ -211,8 +212,9 @@ impl Score {
     }
 }
 
-/// Commit that the program was built from, if known; `+` means with changes.
-pub const COMMIT: Option<&str> = option_env!("EBB_COMMIT");
+/// Commit that the program was built from. The program sets it at its start, if it knows it. A `+`
+/// at its end means with changes.
+pub static COMMIT: OnceLock<&str> = OnceLock::new();
 
 #[cfg(test)]
 mod tests {

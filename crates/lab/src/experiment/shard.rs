@@ -135,7 +135,7 @@ pub fn part(question: Value, shard: Shard, runs: usize, outcomes: &[Outcome]) ->
     let part = Part {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: COMMIT.map(str::to_owned),
+        commit: COMMIT.get().map(|&commit| commit.to_owned()),
         question,
         shard,
         runs,
