@@ -56,7 +56,7 @@ struct Args {
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
-    /// The `ebb` to measure [default: this program, or the one beside it]
+    /// The `ebb` to measure [default: the one beside this program]
     #[arg(long)]
     ebb: Option<PathBuf>,
     /// A program of one thread, and its arguments
@@ -177,11 +177,7 @@ fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
 
 /// Runs the program once, plain or under `ebb`.
 fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> {
-    let here = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let mut own = vec![here.to_string_lossy().into_owned()];
-    if here.file_name().is_some_and(|name| name == "ebb") {
-        own.push("bench".into());
-    }
+    let own = crate::own_bench()?;
     let [report, inner] = ["report", "inner"].map(|name| folder.join(name));
     let mut words: Vec<String> = Vec::new();
     if let Some(ebb) = ebb {

@@ -45,10 +45,21 @@ fn parse<T: clap::Parser>(
     })
 }
 
-/// Returns the `ebb` to measure: the given one, this program, or the one beside it.
+fn this_program() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))
+}
+
+/// Returns the words that start `ebb bench` in this program.
+fn own_bench() -> Result<Vec<String>, String> {
+    Ok(vec![this_program()?.to_string_lossy().into_owned(), "bench".into()])
+}
+
+/// Returns the `ebb` to measure: the given one, or the one beside this program.
 fn ebb_to_measure(told: Option<PathBuf>) -> Result<PathBuf, String> {
-    let here = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let ebb = told.unwrap_or_else(|| here.with_file_name("ebb"));
+    let ebb = match told {
+        Some(ebb) => ebb,
+        None => this_program()?.with_file_name("ebb"),
+    };
     if ebb.exists() {
         return Ok(ebb);
     }

@@ -45,7 +45,7 @@ struct Args {
     /// Folder of the kernel's swap file
     #[arg(long, default_value = "/var/tmp")]
     folder: PathBuf,
-    /// The `ebb` to measure [default: this program, or the one beside it]
+    /// The `ebb` to measure [default: the one beside this program]
     #[arg(long)]
     ebb: Option<PathBuf>,
 }

@@ -46,13 +46,10 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Finds the `ebb` to measure: this program, or the one beside it.
+    /// Finds the `ebb` to measure: the given one, or the one beside this program.
     pub fn new(ebb: Option<PathBuf>) -> Result<Self, String> {
-        let here = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-        let is_ebb = here.file_name().is_some_and(|name| name == "ebb");
         let ebb = crate::ebb_to_measure(ebb)?;
-        let mut load = vec![here.to_string_lossy().into_owned()];
-        load.extend(is_ebb.then(|| "bench".to_string()));
+        let mut load = crate::own_bench()?;
         load.push("paging-load".to_string());
         let signals =
             Signals::take(&[SIGINT, SIGTERM]).map_err(|e| format!("cannot take signals: {e}"))?;
