@@ -1,4 +1,4 @@
-//! Provides the programs: C sources compiled on first use, and the `ebb` binary.
+//! Provides the programs: C sources compiled on first use, and the binaries `ebb` and `ebb-lab`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,11 @@ pub fn ebb() -> &'static Path {
             existing_ebb().expect("ebb is built")
         })
     })
+}
+
+/// Returns the `ebb-lab` binary, which is beside `ebb`.
+pub fn ebb_lab() -> PathBuf {
+    ebb().with_file_name("ebb-lab")
 }
 
 /// Returns the `ebb` binary if there is one already.

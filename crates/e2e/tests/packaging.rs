@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use ebb_e2e::account::need_root;
-use ebb_e2e::build::{ebb, program, root};
+use ebb_e2e::build::{ebb, ebb_lab, program, root};
 use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
 use ebb_testing::{HANG, skip};
@@ -45,11 +45,12 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Builds the package of the binary under test without symbols, because packing those takes a
+/// Builds the package of the binaries under test without symbols, because packing those takes a
 /// minute.
 fn package(folder: &Path) -> PathBuf {
     let plain = folder.join("ebb");
     done(Command::new("strip").arg("-o").arg(&plain).arg(ebb()));
+    done(Command::new("strip").arg("-o").arg(folder.join("ebb-lab")).arg(ebb_lab()));
     let mut deb = Command::new(root().join("packaging/deb"));
     deb.env("DPKG_DEB_COMPRESSOR_LEVEL", "0");
     let output = done(deb.arg("--binary").arg(&plain).arg("--out").arg(folder));
@@ -155,6 +156,7 @@ fn the_package_is_installed_in_a_bare_root_runs_there_and_leaves_nothing() {
     let new: Vec<String> = files(place.path()).difference(&before).cloned().collect();
     for path in [
         "./usr/bin/ebb",
+        "./usr/bin/ebb-lab",
         "./usr/share/man/man1/ebb.1.gz",
         "./usr/share/man/man1/ebb-run.1.gz",
         "./usr/share/bash-completion/completions/ebb",

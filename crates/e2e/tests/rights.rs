@@ -194,6 +194,7 @@ fn no_command_opens_a_file_that_is_closed_to_the_user() {
     }
     let mut process = Command::new("sleep").arg("600").current_dir(&inner).spawn().expect("sleep");
     let (ebb, at) = (account.ebb(), format!("/proc/{}", process.id()));
+    account.copy(&build::ebb_lab(), "ebb-lab");
     for words in [
         format!("fit --input {at}/cwd/secret -- cat"),
         format!("fit --input {at}/maps -- cat"),

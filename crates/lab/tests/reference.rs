@@ -74,17 +74,3 @@ fn misses_equal_the_reference_simulators() {
         assert_eq!(misses, expected, "{name}");
     }
 }
-
-/// Shows that recorded traces give the measured miss counts. The traces are too large for the
-/// repository. `EBB_TRACES` names their folder, and `EBB_BASELINE` the counts.
-#[test]
-#[ignore = "needs EBB_TRACES and EBB_BASELINE, and minutes"]
-fn recorded_traces_match_the_measured_miss_counts() {
-    let variable = |name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
-    let (dir, baseline) = (variable("EBB_TRACES"), variable("EBB_BASELINE"));
-    let status = std::process::Command::new(env!("CARGO_BIN_EXE_ebb-lab"))
-        .args(["check-baseline", &dir, "--baseline", &baseline])
-        .status()
-        .unwrap();
-    assert!(status.success(), "a miss ratio is more than 0.5 points off");
-}

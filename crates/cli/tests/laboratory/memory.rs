@@ -4,7 +4,7 @@ use ebb_testing::{eventually, skip};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Returns the largest memory of a replay in bytes, up to its first output. The replay then blocks,
 /// because the socket it writes to is full.
@@ -16,9 +16,7 @@ fn peak_bytes(arguments: &[&str]) -> u64 {
     while to.write(&[0]).is_ok() {}
     assert_eq!(to.write(&[0]).unwrap_err().kind(), ErrorKind::WouldBlock);
     to.set_nonblocking(false).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ebb-lab"));
-    let mut child = command.args(arguments).stdout(Stdio::from(OwnedFd::from(to))).spawn().unwrap();
-    drop(command);
+    let mut child = crate::lab(arguments).stdout(Stdio::from(OwnedFd::from(to))).spawn().unwrap();
     let folder = format!("/proc/{}", child.id());
     let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}"));
     if read("syscall").is_err_and(|error| error.kind() != ErrorKind::NotFound) {

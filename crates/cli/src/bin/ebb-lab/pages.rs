@@ -1,8 +1,8 @@
 //! `ebb man` and `ebb completions` write files that packages install, made from the table of the
 //! options.
 
-use clap::CommandFactory;
 use clap_complete::Shell;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,7 +31,7 @@ pub struct CompletionArguments {
 
 /// Writes the manual pages.
 pub fn man(arguments: &ManArguments) -> ExitCode {
-    let command = crate::Arguments::command();
+    let command = crate::all_commands();
     let done = match &arguments.folder {
         Some(folder) => std::fs::create_dir_all(folder)
             .and_then(|()| clap_mangen::generate_to(command, folder))
@@ -39,14 +39,14 @@ pub fn man(arguments: &ManArguments) -> ExitCode {
         None => {
             let mut text = Vec::new();
             let made = clap_mangen::Man::new(command).render(&mut text);
-            crate::stat::say(&String::from_utf8_lossy(&text));
+            print(&text);
             made.map_err(|error| error.to_string())
         }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            crate::tell(reason);
+            ebb_run::tell(reason);
             ExitCode::FAILURE
         }
     }
@@ -55,7 +55,12 @@ pub fn man(arguments: &ManArguments) -> ExitCode {
 /// Writes the completions for a shell.
 pub fn completions(arguments: &CompletionArguments) -> ExitCode {
     let mut text = Vec::new();
-    clap_complete::generate(arguments.shell, &mut crate::Arguments::command(), "ebb", &mut text);
-    crate::stat::say(&String::from_utf8_lossy(&text));
+    clap_complete::generate(arguments.shell, &mut crate::all_commands(), "ebb", &mut text);
+    print(&text);
     ExitCode::SUCCESS
+}
+
+/// Prints to standard output. A closed pipe is no failure: the reader has seen enough.
+fn print(text: &[u8]) {
+    let _ = std::io::stdout().write_all(text);
 }

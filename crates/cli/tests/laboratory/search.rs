@@ -1,14 +1,6 @@
 //! Tests search and attribution, from the command line to the report.
 
-use std::process::Command;
-
-const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/small.toml");
-
-fn stdout(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_ebb-lab")).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
+use crate::{SMALL, stdout};
 
 #[test]
 fn tuning_finds_the_faster_drive_and_tries_it_where_it_did_not_look() {
