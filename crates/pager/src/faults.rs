@@ -302,7 +302,7 @@ impl Server {
                     // until the address space is gone, because no thread may ever see a hole.
                     mm.closing.store(true, SeqCst);
                     self.pager.unwatch(mm.link.get().and_then(Link::descriptor));
-                    self.pager.monitor.raise();
+                    self.pager.wake_monitor();
                 }
             }
         }

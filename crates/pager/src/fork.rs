@@ -225,6 +225,13 @@ impl Copying {
     ) -> Self {
         counters::count(&pager.counters.forks);
         following::still(parent, state, true);
+        // A parent without managed areas passes on nothing that the pager knows. To read its areas,
+        // the kernel would walk all of its page tables.
+        let next = if state.areas.is_empty() && parent.process().is_some() {
+            Next::Copy(Vpn(0))
+        } else {
+            Next::Look
+        };
         Self {
             parent: parent.clone(),
             uffd,
@@ -237,7 +244,7 @@ impl Copying {
             held: 0,
             identity_pages: 0,
             cow_protected: false,
-            next: Next::Look,
+            next,
         }
     }
 
@@ -282,7 +289,7 @@ impl Copying {
         if !absent.is_empty() && self.put_identity(pager).is_some() {
             self.withhold(&absent);
         }
-        self.hidden = hidden::is_hidden(pager, &self.parent);
+        self.hidden = hidden::is_hidden(&self.parent);
     }
 
     /// Does the next slice. Returns true if that was the last.
@@ -448,7 +455,7 @@ impl Copying {
         parent.related.store(true, SeqCst);
         pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
         pager.fork_seen.raise();
-        pager.monitor.raise();
+        pager.wake_monitor();
     }
 
     /// Returns the part of the child's table that is copied by now.

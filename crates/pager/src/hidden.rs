@@ -17,6 +17,7 @@
 use crate::mm::Mm;
 use crate::patience::{BEAT, Patience, Wait};
 use crate::pool::Pool;
+use crate::seam::Process;
 use crate::server::Pager;
 use ebb_mm::resident::{Dropped, Entry, Space};
 use ebb_mm::types::{Pfn, SlotId, Vpn};
@@ -24,8 +25,8 @@ use ebb_swap::Page;
 use ebb_sys::anon::PageBuffer;
 
 /// Returns whether children of `parent` would be hidden.
-pub fn is_hidden(pager: &Pager, parent: &Mm) -> bool {
-    parent.process().is_some() && pager.host.open(parent.pid()).is_err() && parent.is_alive()
+pub fn is_hidden(parent: &Mm) -> bool {
+    parent.process().is_some_and(Process::is_hidden) && parent.is_alive()
 }
 
 /// Stores one batch of `standby` pages of a child that is not served yet (HIDDEN-1). Returns their

@@ -244,7 +244,7 @@ fn heard(
         (_, Some(_)) => refuse(&*connection),
     };
     if joined.is_ok() {
-        pager.monitor.raise();
+        pager.wake_monitor();
     }
     joined
 }

@@ -463,8 +463,16 @@ impl Pager {
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|waiting| !Arc::ptr_eq(waiting, mm));
         self.discard(&dropped);
-        self.monitor.raise();
+        self.wake_monitor();
         self.wake_faults();
+    }
+
+    /// Wakes the monitor after a process has come or gone. Far from the limit the monitor does not
+    /// need to know before its next tick.
+    pub fn wake_monitor(&self) {
+        if self.small.load(Relaxed) || self.managing.load(Relaxed) {
+            self.monitor.raise();
+        }
     }
 
     /// Removes stored pages to which no entry refers any more.

@@ -9,6 +9,7 @@
 use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::io;
+use std::sync::OnceLock;
 
 /// Returns the real user of this process.
 #[must_use]
@@ -23,10 +24,11 @@ pub fn group() -> u32 {
 }
 
 /// Returns the ambient capabilities: the user passes them to any program, whatever the program's
-/// file grants.
+/// file grants. No code of Ebb changes them, so one read of `/proc/self/status` is enough.
 #[must_use]
 pub fn of_user() -> u64 {
-    crate::process::capabilities("CapAmb")
+    static AMBIENT: OnceLock<u64> = OnceLock::new();
+    *AMBIENT.get_or_init(|| crate::process::capabilities("CapAmb"))
 }
 
 /// Limits this thread, and threads that it starts, to the user's own rights. Only [`tracing`] takes

@@ -102,6 +102,8 @@ pub trait Process: Debug + Send + Sync {
     /// Updates the known threads that have a list of robust mutexes, with the addresses of these
     /// lists. Returns an error if they may not be read.
     fn robust_lists(&self, known: &mut BTreeMap<u32, u64>) -> io::Result<()>;
+    /// Whether the kernel refuses to open its memory now. It refuses that for a child, too.
+    fn is_hidden(&self) -> bool;
     /// Returns its exit code if its first thread has ended and at most one other is left.
     fn deserted(&self) -> Option<u8>;
     /// Returns its name.
@@ -160,7 +162,10 @@ enum Way {
 impl Way {
     /// Returns the right by which the process may be inspected; an error if it may not.
     fn into(handle: &Handle) -> io::Result<Self> {
-        if handle.credentials()?.are_of(rights::user(), rights::group(), rights::of_user()) {
+        if rights::user() == 0 {
+            // Root may look into any process, so nothing of the process needs to be read.
+            Ok(Self::Tracing)
+        } else if handle.credentials()?.are_of(rights::user(), rights::group(), rights::of_user()) {
             Ok(Self::Tracing)
         } else if handle.is_in_another_user_namespace()? {
             Ok(Self::AsUser)
@@ -344,6 +349,10 @@ impl Process for Known {
             }
             seen => seen,
         }
+    }
+
+    fn is_hidden(&self) -> bool {
+        look(&self.handle, Handle::memory).is_err()
     }
 
     fn deserted(&self) -> Option<u8> {

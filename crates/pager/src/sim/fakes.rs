@@ -415,6 +415,11 @@ impl Process for FakeProcess {
         Ok(())
     }
 
+    fn is_hidden(&self) -> bool {
+        let world = self.world.lock();
+        !world.spaces[self.id].alive || world.spaces[self.id].hidden
+    }
+
     fn deserted(&self) -> Option<u8> {
         None
     }
