@@ -12,7 +12,7 @@
 
 use crate::bpf::{Instruction, lets_join};
 use crate::exec;
-use crate::own::is_own_process;
+use crate::own::{self, is_own_process};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -25,10 +25,14 @@ pub fn is_strict() -> bool {
 }
 
 /// Returns whether the filter that this process is about to install must be examined. Hooks ask
-/// before the filter is installed. Behind a filter that is already strict, this function makes no
-/// system call.
+/// before the filter is installed. An agent that is still joining joins first (OWN-3). Behind a
+/// filter that is already strict, this function makes no system call.
 pub fn is_to_be_looked_at() -> bool {
-    !is_strict() && is_own_process()
+    if is_strict() {
+        return false;
+    }
+    own::settle();
+    is_own_process()
 }
 
 /// `struct sock_fprog`.

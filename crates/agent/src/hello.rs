@@ -7,6 +7,7 @@
 //! then takes one end out of this thread's descriptor table.
 
 use crate::calls::ask;
+use crate::join::TABLE_BYTES;
 use crate::protocol::{ASK_JOIN, Answer, HELLO_FORKED, Hello, MAGIC, Shared, VERSION};
 use crate::state::{AGENT, PATH_MAX};
 use crate::syscall::{self, Timespec, call};
@@ -43,16 +44,12 @@ pub struct Line {
     pub uffd: usize,
 }
 
-/// Joins the pager. Returns an errno on failure.
-pub fn hello(kind: u32) -> Result<Line, u32> {
+/// Joins the pager. The memory shared with the pager comes to lie at `table_place`. Returns an
+/// errno on failure.
+pub fn hello(kind: u32, table_place: usize) -> Result<Line, u32> {
     let forked = kind == HELLO_FORKED;
     let socket = if forked { connect_by_call().or_else(|_| connect())? } else { connect()? };
-    let own = if forked {
-        None
-    } else {
-        make_pool()?;
-        Some(make_uffd()?)
-    };
+    let own = if forked { None } else { Some(make_uffd()?) };
     let hello = Hello {
         magic: MAGIC,
         version: VERSION,
@@ -67,7 +64,7 @@ pub fn hello(kind: u32) -> Result<Line, u32> {
     // descriptors open.
     let [memory, given] = receive(socket)?;
     set_timeout(socket, SO_RCVTIMEO, &FOR_EVER);
-    let shared = map_shared(memory.ok_or(EPIPE)?)?;
+    let shared = map_shared(memory.ok_or(EPIPE)?, table_place)?;
     let uffd = own.or(given).ok_or(EPIPE)?;
     Ok(Line { shared, socket, uffd })
 }
@@ -158,17 +155,16 @@ fn set_timeout(socket: usize, which: usize, limit: &Timespec) {
     unsafe { call(syscall::SETSOCKOPT, [socket, SOL_SOCKET, which, at, len, 0]) };
 }
 
-fn map_shared(memory: usize) -> Result<&'static Shared, u32> {
-    let len = size_of::<Shared>().next_multiple_of(4096);
-    // READ | WRITE, SHARED
-    // SAFETY: a fresh mapping of the pager's descriptor, which is sealed and as long as the
-    // protocol says.
-    let address = unsafe { call(syscall::MMAP, [0, len, 3, 1, memory, 0]) };
+fn map_shared(memory: usize, place: usize) -> Result<&'static Shared, u32> {
+    // READ | WRITE, SHARED | FIXED
+    // SAFETY: the place is a part of the agent's area that nothing uses yet. The pager's descriptor
+    // is sealed and as long as the protocol says.
+    let address = unsafe { call(syscall::MMAP, [place, TABLE_BYTES, 3, 0x11, memory, 0]) };
     close(memory);
     let address = check(address)?;
     // SAFETY: the mapping just made, which stays mapped as long as it is in use.
     unsafe {
-        call(syscall::MADVISE, [address, len, MADV_DONTDUMP, 0, 0, 0]);
+        call(syscall::MADVISE, [address, TABLE_BYTES, MADV_DONTDUMP, 0, 0, 0]);
         Ok(&*(address as *const Shared))
     }
 }
@@ -194,7 +190,11 @@ fn make_uffd() -> Result<usize, u32> {
     }
 }
 
-fn make_pool() -> Result<(), u32> {
+/// Maps the pool of a new program, unless that is done.
+pub fn make_pool() -> Result<(), u32> {
+    if AGENT.pool_start.load(Relaxed) != 0 {
+        return Ok(());
+    }
     let mut len = AGENT.pool_len.load(Relaxed) as usize & !4095;
     while len >= 64 * 4096 {
         // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE

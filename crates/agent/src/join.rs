@@ -8,14 +8,18 @@
 //! * JOIN-1: a forked child has its own agent or none. If it cannot have one, it reports that to
 //!   the pager. If the pager does not even receive the report, the pager is dead, and nothing would
 //!   bring the child's pages back. The child then ends (AGENT-3).
+//! * JOIN-2: all memory that the agent's thread maps for itself lies in one area ([`AREA_BYTES`]),
+//!   which exists before the program's code goes on. So no mapping appears where the program has
+//!   just seen a gap.
 
 use crate::calls::ask;
+use crate::hello::make_pool;
 use crate::protocol::{ASK_ALONE, DISCARD_AREA_BYTES, HELLO_FORKED, HELLO_START, Shared};
 use crate::state::{AGENT, die};
 use crate::syscall::{self, Timespec, call, spawn};
 use crate::worker;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU32};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 /// State of the agent's thread: it is starting.
 const STARTING: u32 = 0;
@@ -23,17 +27,28 @@ const STARTING: u32 = 0;
 const SERVING: u32 = 1;
 /// State of the agent's thread: it has ended, or is about to end.
 const FAILED: u32 = 2;
+/// State of the agent's thread: it is apart from the program's descriptors and working directory,
+/// and starts on.
+const APART: u32 = 3;
 
 const MADV_DONTDUMP: usize = 16;
 /// Interval at which the joining thread checks that the agent's thread still lives.
 const LOOK: Timespec = Timespec { seconds: 0, nanoseconds: 100_000_000 };
 
+/// Time that a process runs before its agent joins, if it need not wait for the agent.
+const NAP: Timespec = Timespec { seconds: 0, nanoseconds: 5_000_000 };
+
 /// Bytes of an [`AgentStack`].
 pub const AGENT_STACK_BYTES: usize = 40 << 10;
+/// Bytes of the memory shared with the pager, in whole pages.
+pub const TABLE_BYTES: usize = size_of::<Shared>().next_multiple_of(4096);
+/// Bytes of the area of an agent: its stack, the memory shared with the pager, and the discard area
+/// (JOIN-2).
+const AREA_BYTES: usize = AGENT_STACK_BYTES + TABLE_BYTES + DISCARD_AREA_BYTES as usize;
 
-/// Stack and thread block of the agent's thread. The pager never moves this memory out, because the
-/// mapping is shared. A forked child shares its parent's mapping until it has an agent of its own,
-/// and then unmaps it.
+/// Stack and thread block of the agent's thread, at the start of the agent's area. The pager never
+/// moves this memory out, because the mapping is shared. A forked child shares its parent's mapping
+/// until it has an agent of its own, and then unmaps it.
 #[repr(C)]
 pub struct AgentStack {
     /// Thread block of zeros: a stack protector would read offset 0x28 of it.
@@ -44,7 +59,11 @@ pub struct AgentStack {
     /// 1 until the thread has ended. The kernel clears this word itself, so no filter of system
     /// calls can prevent it.
     alive: AtomicU32,
+    /// 1 once a thread of the program waits for the agent, which then ends its nap.
+    hurry: AtomicU32,
     shared: AtomicPtr<Shared>,
+    /// Thread block of the thread that did not wait for the agent; 0 if it waits.
+    pub starter: AtomicU64,
     /// Kind of hello that the thread sends: for a new program or for a forked child.
     pub kind: u32,
 }
@@ -55,16 +74,75 @@ impl AgentStack {
         // SAFETY: a fresh mapping of zeros at an address of the kernel's choice; the advice changes
         // no content.
         unsafe {
-            let at = call(syscall::MMAP, [0, AGENT_STACK_BYTES, 3, 0x21, usize::MAX, 0]);
+            let at = call(syscall::MMAP, [0, AREA_BYTES, 3, 0x21, usize::MAX, 0]);
             if at < 0 {
                 return None;
             }
-            call(syscall::MADVISE, [at as usize, AGENT_STACK_BYTES, MADV_DONTDUMP, 0, 0, 0]);
+            call(syscall::MADVISE, [at as usize, AREA_BYTES, MADV_DONTDUMP, 0, 0, 0]);
             let stack = at as *mut Self;
             (*stack).kind = kind;
             (*stack).alive = AtomicU32::new(1);
             Some(stack)
         }
+    }
+
+    /// Returns the place of the memory shared with the pager, in the agent's area.
+    pub fn table_place(&self) -> usize {
+        core::ptr::from_ref(self) as usize + AGENT_STACK_BYTES
+    }
+
+    /// Returns the place of the discard area, in the agent's area.
+    pub fn discard_place(&self) -> usize {
+        self.table_place() + TABLE_BYTES
+    }
+
+    /// Unmaps the whole area.
+    ///
+    /// # Safety
+    /// Nothing may use the area any more, and no thread may run on it.
+    unsafe fn unmap(this: *mut Self) {
+        // SAFETY: as promised.
+        unsafe { call(syscall::MUNMAP, [this as usize, AREA_BYTES, 0, 0, 0, 0]) };
+    }
+
+    /// Returns whether no thread of the program waits for this agent yet.
+    pub fn is_later(&self) -> bool {
+        self.starter.load(Relaxed) != 0
+    }
+
+    /// Lets the thread that does not wait for this agent go on. Then waits a moment, for a process
+    /// that ends soon, or until a thread of the program waits.
+    pub fn nap(&self) {
+        if self.is_later() {
+            self.settle(APART);
+            if self.hurry.load(Acquire) == 0 {
+                syscall::wait(&self.hurry, 0, &NAP);
+            }
+        }
+    }
+
+    /// Ends the agent's nap.
+    pub fn end_nap(&self) {
+        if self.hurry.swap(1, Release) == 0 {
+            syscall::wake(&self.hurry);
+        }
+    }
+
+    /// Waits until the state is another than `state`. Returns false if the agent's thread has ended
+    /// instead.
+    fn leaves_state(&self, state: u32) -> bool {
+        while self.state.load(Acquire) == state {
+            if self.has_ended() {
+                return self.state.load(Acquire) != state;
+            }
+            syscall::wait(&self.state, state, &LOOK);
+        }
+        true
+    }
+
+    /// Returns whether the agent's thread has ended.
+    pub fn has_ended(&self) -> bool {
+        self.alive.load(Acquire) == 0
     }
 
     /// Reports that the thread serves from now on.
@@ -106,6 +184,7 @@ struct Joined {
 
 /// Joins a new program. Returns the memory shared with the pager, or an errno.
 pub fn join_new() -> Result<&'static Shared, u32> {
+    make_pool()?;
     let joined = join(HELLO_START).map_err(|failure| failure.reason)?;
     AGENT.table.store(core::ptr::from_ref(joined.shared).cast_mut(), Release);
     AGENT.stack.store(joined.stack, Release);
@@ -121,12 +200,7 @@ pub fn join_forked() -> Option<&'static Shared> {
     }
     match join(HELLO_FORKED) {
         Ok(joined) => {
-            // The table is stored first, because a child forked by another thread in between must
-            // find its ancestor's table mapped.
-            AGENT.table.store(core::ptr::from_ref(joined.shared).cast_mut(), Release);
-            let stack = AGENT.stack.swap(joined.stack, Release);
-            // SAFETY: both are the ancestor's, and this process no longer uses them.
-            unsafe { let_go(table, stack) };
+            replace_ancestor(joined.shared, joined.stack);
             Some(joined.shared)
         }
         Err(Failure { reason, told }) => {
@@ -147,21 +221,34 @@ pub fn stay_alone(reason: u32) {
     }
 }
 
-/// Unmaps the memory of an ancestor's agent.
-///
-/// # Safety
-/// Both must be mapped, and unused.
-unsafe fn let_go(table: *mut Shared, stack: *mut AgentStack) {
-    // SAFETY: as promised.
-    unsafe {
-        let discard_area = (*table).discard_area.load(Relaxed) as usize;
-        if discard_area != 0 {
-            call(syscall::MUNMAP, [discard_area, DISCARD_AREA_BYTES as usize, 0, 0, 0, 0]);
-        }
-        let len = size_of::<Shared>().next_multiple_of(4096);
-        call(syscall::MUNMAP, [table as usize, len, 0, 0, 0, 0]);
-        call(syscall::MUNMAP, [stack as usize, AGENT_STACK_BYTES, 0, 0, 0, 0]);
+/// Records the agent of this process in place of the ancestor's, and unmaps the ancestor's memory,
+/// which this process no longer uses.
+pub fn replace_ancestor(shared: &Shared, stack: *mut AgentStack) {
+    // The table is stored first, because a child forked by another thread in between must find its
+    // ancestor's table mapped.
+    AGENT.table.store(core::ptr::from_ref(shared).cast_mut(), Release);
+    let ancestor = AGENT.stack.swap(stack, Release);
+    if !ancestor.is_null() {
+        // SAFETY: the ancestor's thread does not run in this process.
+        unsafe { AgentStack::unmap(ancestor) };
     }
+}
+
+/// Starts the agent's thread, and waits only until it has left the program's descriptors and
+/// working directory (AGENT-5). No process may find these in use because of it. `prepare` gets the
+/// agent's stack before the thread starts. Returns false if there can be no thread.
+pub fn join_later(kind: u32, starter: u64, prepare: impl FnOnce(*mut AgentStack)) -> bool {
+    let Some(stack) = AgentStack::make(kind) else { return false };
+    // SAFETY: the mapping just made.
+    unsafe { &*stack }.starter.store(starter, Relaxed);
+    prepare(stack);
+    // SAFETY: the mapping just made.
+    if start(stack) >= 0 && unsafe { &*stack }.leaves_state(STARTING) {
+        return true;
+    }
+    // SAFETY: the mapping just made, in which no thread runs.
+    unsafe { AgentStack::unmap(stack) };
+    false
 }
 
 /// Starts the agent's thread and waits until it serves.
@@ -171,7 +258,7 @@ fn join(kind: u32) -> Result<Joined, Failure> {
     let stack = AgentStack::make(kind).ok_or(Failure { reason: ENOMEM, told: false })?;
     let failed = |reason, told| {
         // SAFETY: the mapping just made, in which no thread runs.
-        unsafe { call(syscall::MUNMAP, [stack as usize, AGENT_STACK_BYTES, 0, 0, 0, 0]) };
+        unsafe { AgentStack::unmap(stack) };
         Err(Failure { reason, told })
     };
     let thread = start(stack);
@@ -180,11 +267,12 @@ fn join(kind: u32) -> Result<Joined, Failure> {
     }
     // SAFETY: the memory is mapped, and both threads access it only through atomics.
     let place = unsafe { &*stack };
-    let served = || place.state.load(Acquire) == SERVING;
-    while !served() && place.alive.load(Acquire) != 0 {
-        syscall::wait(&place.state, STARTING, &LOOK);
-    }
-    if !served() {
+    place.leaves_state(STARTING);
+    if place.state.load(Acquire) != SERVING {
+        // The area can be unmapped only after the thread's end.
+        while !place.has_ended() {
+            syscall::wait(&place.alive, 1, &LOOK);
+        }
         // If the thread ended without a reason, something else ended it, for example a seccomp
         // filter.
         let told = place.state.load(Acquire) == FAILED;

@@ -25,6 +25,9 @@
 //!   stored pages are lost with the pager.
 //! * AGENT-4: the agent's thread keeps none of the program's descriptors open. Otherwise readers of
 //!   the program's pipes would never see the end of the data.
+//! * AGENT-5: far from the limit no page is managed, so a process does not wait for its agent. The
+//!   agent's thread joins a moment later, and a process that ends before has cost the pager
+//!   nothing. A hook that the program calls meanwhile waits for it ([`own`]).
 #![no_std]
 // Builds without hooks leave some of the hooks' helpers unused.
 #![cfg_attr(any(ebb_injected, test), allow(dead_code))]

@@ -9,13 +9,18 @@
 //!   reach the agent of this process, or that of the ancestor it was forked from.
 //! * OWN-2: a thread that finds the page wiped joins ([`crate::join`]), unless another thread is
 //!   already joining. A child thus joins at the first hook that it calls.
+//! * OWN-3: while the agent's thread joins by itself (AGENT-5), it alone changes the record. Each
+//!   thread of the program that needs the agent waits for that: before a hook's call, before a fork
+//!   and before a filter of system calls.
 
 use crate::filter;
-use crate::join;
+use crate::join::{self, AgentStack};
 use crate::lost;
 use crate::passing::Passing;
-use crate::protocol::Shared;
-use crate::syscall::{self, call};
+use crate::pins::{pin, pin_early};
+use crate::protocol::{HELLO_FORKED, HELLO_START, Shared};
+use crate::state::{ABSENT, AGENT, Agent, COMING, PRESENT};
+use crate::syscall::{self, Timespec, call};
 use crate::threads::{own_thread_block, pin_thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
@@ -28,6 +33,11 @@ const JOINING: u32 = 1;
 const JOINED: u32 = 2;
 /// State: this process has no agent and will have none.
 const ALONE: u32 = 3;
+/// State: the agent's thread joins by itself (OWN-3).
+const LATER: u32 = 4;
+
+/// Interval at which a thread that waits for the agent checks that the agent's thread still lives.
+const LOOK: Timespec = Timespec { seconds: 0, nanoseconds: 100_000_000 };
 
 /// Size of the page in bytes.
 const LEN: usize = 4096;
@@ -39,6 +49,8 @@ pub struct Own {
     /// Process id of the process that has joined, in its own namespace.
     process: AtomicU32,
     shared: AtomicPtr<Shared>,
+    /// Stack of the agent's thread that joins by itself (OWN-3).
+    joining: AtomicPtr<AgentStack>,
     passing: Passing,
 }
 
@@ -70,8 +82,27 @@ impl Page {
     /// Puts the page into effect: the process has joined, with this shared memory.
     pub fn joined(self, shared: &'static Shared) {
         // SAFETY: `make` made the page, and it stays mapped.
-        unsafe { &*self.0 }.set_joined(shared);
+        let own = unsafe { &*self.0 };
         OWN.store(self.0, Release);
+        AGENT.stage.store(PRESENT, Release);
+        own.set_joined(shared);
+        pin_first(shared, own_thread_block());
+    }
+
+    /// Puts the page into effect and lets the agent's thread join by itself (OWN-3). Returns the
+    /// page if there can be no thread.
+    pub fn joins_later(self) -> Result<(), Self> {
+        // SAFETY: `make` made the page, and it stays mapped.
+        let own = unsafe { &*self.0 };
+        OWN.store(self.0, Release);
+        // Set before the agent's thread starts, because that thread sets another stage if it fails.
+        AGENT.stage.store(PRESENT, Release);
+        if own.join_later(HELLO_START) {
+            return Ok(());
+        }
+        AGENT.stage.store(COMING, Release);
+        OWN.store(core::ptr::null_mut(), Release);
+        Err(self)
     }
 
     /// Unmaps the page, because the process has not joined.
@@ -79,13 +110,17 @@ impl Page {
         // SAFETY: `make` made the page, and nothing else refers to it.
         unsafe { call(syscall::MUNMAP, [self.0 as usize, LEN, 0, 0, 0, 0]) };
     }
+}
 
-    /// Returns the addresses of the page and of its pointer. Both must stay in memory. Otherwise a
-    /// forked child would find nothing there if the pager has just died. It would then go on
-    /// without an agent.
-    pub fn places(&self) -> [u64; 2] {
-        [self.0 as u64, (&raw const OWN) as u64]
-    }
+/// Pins what a new program needs in memory, for its first thread with this block.
+fn pin_first(shared: &Shared, thread_block: u64) {
+    pin_early(shared);
+    // Without the page or its pointer, a forked child would find nothing there if the pager has
+    // just died. It would then go on without an agent.
+    pin(OWN.load(Relaxed) as u64, 8);
+    pin((&raw const OWN) as u64, 8);
+    pin((&raw const AGENT) as u64, size_of::<Agent>() as u64);
+    pin_thread(thread_block);
 }
 
 impl Own {
@@ -94,6 +129,82 @@ impl Own {
         self.shared.store(core::ptr::from_ref(shared).cast_mut(), Relaxed);
         self.state.store(JOINED, Release);
     }
+
+    /// Starts an agent's thread that joins by itself. Returns false if there can be no thread.
+    fn join_later(&self, kind: u32) -> bool {
+        let prepare = |stack| {
+            self.process.store(this_process(), Relaxed);
+            self.joining.store(stack, Relaxed);
+            self.state.store(LATER, Release);
+        };
+        join::join_later(kind, own_thread_block(), prepare) || {
+            self.state.store(WIPED, Release);
+            false
+        }
+    }
+
+    /// Waits for the agent's thread that joins by itself.
+    fn wait_for_agent(&self) {
+        let began = lost::now();
+        // SAFETY: the stack was made before the state said so, and stays mapped.
+        let stack = unsafe { &*self.joining.load(Relaxed) };
+        stack.end_nap();
+        while self.state.load(Acquire) == LATER {
+            if stack.has_ended() {
+                // Something else has ended the thread, for example a filter of system calls.
+                let _ = self.state.compare_exchange(LATER, ALONE, Acquire, Relaxed);
+                return;
+            }
+            syscall::wait(&self.state, LATER, &LOOK);
+        }
+        if self.state.load(Acquire) == JOINED {
+            // SAFETY: the mapping lives as long as the process.
+            lost::note(unsafe { &*self.shared.load(Relaxed) }, began);
+        }
+    }
+}
+
+/// Records that the agent's thread of this stack has joined by itself. Runs in that thread.
+pub fn joined_later(stack: &AgentStack, shared: &'static Shared) {
+    // SAFETY: made by `make`, and mapped for as long as the process lives.
+    let own = unsafe { &*OWN.load(Acquire) };
+    join::replace_ancestor(shared, core::ptr::from_ref(stack).cast_mut());
+    own.set_joined(shared);
+    let starter = stack.starter.load(Relaxed);
+    if stack.kind == HELLO_START {
+        pin_first(shared, starter);
+    } else {
+        pin_thread(starter);
+    }
+    syscall::wake(&own.state);
+}
+
+/// Records that this process has no agent. Runs in the agent's thread, which could not join.
+pub fn stays_alone(stack: &AgentStack) {
+    // SAFETY: made by `make`, and mapped for as long as the process lives.
+    let own = unsafe { &*OWN.load(Acquire) };
+    if stack.kind == HELLO_START {
+        AGENT.stage.store(ABSENT, Release);
+    }
+    own.state.store(ALONE, Release);
+    syscall::wake(&own.state);
+}
+
+/// Gives a forked child an agent: at once, or a moment later if the run is far from its limit.
+pub fn begin_child() {
+    let page = OWN.load(Acquire);
+    let table = AGENT.table.load(Acquire);
+    // SAFETY: null, or made by `make` and mapped for as long as the process lives; the ancestor's
+    // table stays mapped until this process has its own.
+    if let (Some(page), Some(table)) = unsafe { (page.as_ref(), table.as_ref()) }
+        && page.state.load(Acquire) == WIPED
+        && !filter::is_strict()
+        && table.is_far()
+        && page.join_later(HELLO_FORKED)
+    {
+        return;
+    }
+    own_or_join();
 }
 
 fn this_process() -> u32 {
@@ -117,8 +228,20 @@ pub fn own_passing() -> Option<&'static Passing> {
     unsafe { page.as_ref() }.map(|page| &page.passing)
 }
 
+/// Waits for the agent of this process, if its thread joins by itself (OWN-3).
+pub fn settle() {
+    let page = OWN.load(Acquire);
+    // SAFETY: null, or made by `make` and mapped for as long as the process lives.
+    if let Some(page) = unsafe { page.as_ref() }
+        && page.state.load(Acquire) == LATER
+    {
+        page.wait_for_agent();
+    }
+}
+
 /// Returns the memory shared with the pager, if this process has an agent. A forked child that has
-/// not joined yet joins now. If another thread is joining at that moment, the result is None.
+/// not joined yet joins now. If another thread is joining at that moment, the result is None. If
+/// the agent's thread joins by itself, this thread waits for it.
 pub fn own_or_join() -> Option<&'static Shared> {
     let page = OWN.load(Acquire);
     if page.is_null() {
@@ -127,6 +250,9 @@ pub fn own_or_join() -> Option<&'static Shared> {
     // SAFETY: made by `make`, and mapped for as long as the process lives.
     let page = unsafe { &*page };
     let swap = || page.state.compare_exchange(WIPED, JOINING, Acquire, Relaxed);
+    if page.state.load(Acquire) == LATER {
+        page.wait_for_agent();
+    }
     if page.state.load(Acquire) == WIPED && !filter::is_strict() && swap().is_ok() {
         let began = lost::now();
         match join::join_forked() {

@@ -17,7 +17,7 @@
 
 use crate::calls::wait_for_pager;
 use crate::filter;
-use crate::own::own_passing;
+use crate::own::{self, own_passing};
 use crate::state::{AGENT, die};
 use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::AtomicU32;
@@ -52,6 +52,8 @@ pub struct Passing {
 /// Begins a fork of this memory. The parent, and no child, calls [`fork_ends`] as soon as the fork
 /// returns.
 pub fn fork_begins() {
+    // OWN-3: the child needs its parent's agent.
+    own::settle();
     end_if_killed();
     let Some(Passing { word, unnoted, forkers }) = own_passing() else { return };
     if filter::is_strict() {

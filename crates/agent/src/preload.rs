@@ -4,14 +4,13 @@
 
 use crate::births;
 use crate::filter;
+use crate::hello::make_pool;
 use crate::join::join_new;
 use crate::lost;
-use crate::own::{self, own_or_join};
+use crate::own;
 use crate::passing;
-use crate::pins::{pin, pin_early};
 use crate::self_mem;
-use crate::state::{ABSENT, AGENT, Agent, PRESENT, read_environment};
-use crate::threads::{own_thread_block, pin_thread};
+use crate::state::{ABSENT, AGENT, is_far, read_environment};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::Ordering::Release;
 
@@ -50,22 +49,19 @@ extern "C" fn construct(_: c_int, _: *const *const c_char, environment: *const *
     }
 }
 
-/// Joins the pager and pins the pages that must stay in memory.
+/// Joins the pager, or has the agent's thread join a moment later (AGENT-5).
 fn begin() -> Option<()> {
     let began = lost::now();
     let page = own::make()?;
-    let Ok(shared) = join_new() else {
-        page.give_up();
-        return None;
-    };
-    let places = page.places();
-    lost::note(shared, began);
-    page.joined(shared);
-    AGENT.stage.store(PRESENT, Release);
-    pin_early(shared);
-    places.iter().for_each(|&place| pin(place, 8));
-    pin((&raw const AGENT) as u64, size_of::<Agent>() as u64);
-    pin_thread(own_thread_block());
+    let page = if is_far() && make_pool().is_ok() { page.joins_later().err() } else { Some(page) };
+    if let Some(page) = page {
+        let Ok(shared) = join_new() else {
+            page.give_up();
+            return None;
+        };
+        lost::note(shared, began);
+        page.joined(shared);
+    }
     // SAFETY: the handlers live as long as the process, because the object is never unloaded.
     unsafe {
         __register_atfork(
@@ -93,5 +89,5 @@ extern "C" fn after_fork_child() {
     if !filter::is_strict() {
         births::forget_parents();
     }
-    own_or_join();
+    own::begin_child();
 }

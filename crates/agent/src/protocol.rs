@@ -28,6 +28,9 @@ pub const VERSION: u32 = 7;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
+/// Suffix of the file beside the socket that exists while the run is far from its limit. A process
+/// then need not wait for its agent ([`crate`], AGENT-5).
+pub const FAR_SUFFIX: &str = ".far";
 /// Environment variable: bytes of address space for the pool.
 pub const ENV_POOL: &str = "EBB_POOL_BYTES";
 
@@ -229,6 +232,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Whether the run is far from its limit: no page of this process is managed.
+    pub fn is_far(&self) -> bool {
+        self.managing.load(Acquire) == 0 && self.small.load(Acquire) == 0
+    }
+
     /// Pins page `vpn`: enters it in the table of pages that must stay. If the table is full, all
     /// pages are kept in memory.
     pub fn keep(&self, vpn: u64) {

@@ -9,7 +9,7 @@
 use crate::advice::{advise, advise_process};
 use crate::filter::{self, SET_SECCOMP};
 use crate::hooks::before_prctl;
-use crate::own::own_or_join;
+use crate::own::begin_child;
 use crate::passing::{fork_begins, fork_ends};
 use crate::preload::set_errno;
 use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PRCTL, PROCESS_MADVISE, SECCOMP, call};
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn syscall(
     };
     match result {
         // A child that shares its parent's memory shares the agent too.
-        0 if forks => drop(own_or_join()),
+        0 if forks => begin_child(),
         _ if forks => fork_ends(),
         _ => {}
     }

@@ -3,6 +3,8 @@
 //! A thread of the program reads the environment before the agent's thread starts.
 
 use crate::join::AgentStack;
+#[cfg(ebb_preload)]
+use crate::protocol::FAR_SUFFIX;
 use crate::protocol::{ENV_POOL, ENV_SOCKET, Shared};
 use crate::syscall::{self, call};
 use core::ffi::{CStr, c_char};
@@ -79,6 +81,21 @@ pub unsafe fn read_environment(environment: *const *const c_char) -> Option<()> 
     AGENT.path_len.store(path.len(), Relaxed);
     AGENT.pool_len.store(pool_len, Relaxed);
     Some(())
+}
+
+/// Returns whether the run is far from its limit, as the file beside the pager's socket says. False
+/// if this process cannot reach the file.
+#[cfg(ebb_preload)]
+pub fn is_far() -> bool {
+    let mut path = [0u8; PATH_MAX + 16];
+    let len = AGENT.path_len.load(Relaxed);
+    for (i, word) in AGENT.path.iter().enumerate() {
+        path[i * 8..][..8].copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+    }
+    path[len..][..FAR_SUFFIX.len()].copy_from_slice(FAR_SUFFIX.as_bytes());
+    // F_OK
+    // SAFETY: the path outlives the call, and ends with a null byte.
+    unsafe { call(syscall::ACCESS, [path.as_ptr() as usize, 0, 0, 0, 0, 0]) == 0 }
 }
 
 /// Returns the value of an environment variable.

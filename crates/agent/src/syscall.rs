@@ -15,6 +15,7 @@ pub const MPROTECT: usize = 10;
 pub const MUNMAP: usize = 11;
 pub const RT_SIGPROCMASK: usize = 14;
 pub const IOCTL: usize = 16;
+pub const ACCESS: usize = 21;
 pub const MREMAP: usize = 25;
 pub const MADVISE: usize = 28;
 pub const GETPID: usize = 39;

@@ -5,6 +5,8 @@ use crate::areas::Area;
 use crate::hello::hello;
 use crate::join::{AGENT_STACK_BYTES, AgentStack, stay_alone};
 use crate::lock::unlock;
+#[cfg(ebb_preload)]
+use crate::own;
 use crate::protocol::{
     DISCARD_AREA_BYTES, DONE, HELLO_FORKED, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE, POSTED,
     RUNNING, Shared, TELL_DETACH, TELL_LEAVE, TELL_SMALL,
@@ -36,21 +38,28 @@ pub extern "C" fn run(argument: usize) -> ! {
     // this thread lives.
     let stack = unsafe { &*(argument as *const AgentStack) };
     // AGENT-4 must hold before anything else.
-    let line = match close_all().and_then(|()| hello(stack.kind)) {
+    let line = match close_all().and_then(|()| {
+        leave_folder();
+        stack.nap();
+        hello(stack.kind, stack.table_place())
+    }) {
         Ok(line) => line,
         Err(reason) => {
             if stack.kind == HELLO_FORKED {
                 stay_alone(reason);
             }
+            #[cfg(ebb_preload)]
+            if stack.is_later() {
+                own::stays_alone(stack);
+            }
             stack.fails(reason)
         }
     };
     drop_rights();
-    leave_folder();
     let shared = line.shared;
     // SAFETY: GETTID takes nothing.
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
-    let mut discard_area = DiscardArea::new();
+    let mut discard_area = DiscardArea::new(stack.discard_place());
     shared.discard_area.store(discard_area.start, Relaxed);
     shared.stack[0].store(argument as u64, Relaxed);
     shared.stack[1].store(AGENT_STACK_BYTES as u64, Relaxed);
@@ -60,6 +69,10 @@ pub extern "C" fn run(argument: usize) -> ! {
     shared.ready.store(1, SeqCst);
     if shared.small.load(SeqCst) != 0 {
         made_small |= make_no_huge_pages();
+    }
+    #[cfg(ebb_preload)]
+    if stack.is_later() {
+        own::joined_later(stack, shared);
     }
     stack.serves(shared);
     loop {
@@ -117,22 +130,21 @@ impl DiscardArea {
     /// Longest run in bytes that is moved. For a longer run one event costs less than the moves.
     const RUN_MAX: u64 = DISCARD_AREA_BYTES / 2;
 
-    fn new() -> Self {
-        let nothing = Self { uffd: 0, start: 0, used: 0 };
-        let Some(uffd) = make_quiet_uffd() else { return nothing };
-        // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE
+    /// Makes the area at `place`, which nothing uses yet.
+    fn new(place: usize) -> Self {
         let len = DISCARD_AREA_BYTES as usize;
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let start = unsafe { call(syscall::MMAP, [0, len, 3, 0x4022, usize::MAX, 0]) };
-        if start < 0 {
-            return nothing;
+        let made = make_quiet_uffd().filter(|&uffd| {
+            // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE | FIXED
+            // SAFETY: the place is a part of the agent's area.
+            let start = unsafe { call(syscall::MMAP, [place, len, 3, 0x4032, usize::MAX, 0]) };
+            start >= 0 && register_quietly(uffd, place as u64, DISCARD_AREA_BYTES)
+        });
+        if let Some(uffd) = made {
+            return Self { uffd, start: place as u64, used: 0 };
         }
-        if !register_quietly(uffd, start as u64, DISCARD_AREA_BYTES) {
-            // SAFETY: the mapping just made.
-            unsafe { call(syscall::MUNMAP, [start as usize, len, 0, 0, 0, 0]) };
-            return nothing;
-        }
-        Self { uffd, start: start as u64, used: 0 }
+        // SAFETY: a part of the agent's area that nothing uses.
+        unsafe { call(syscall::MUNMAP, [place, len, 0, 0, 0, 0]) };
+        Self { uffd: 0, start: 0, used: 0 }
     }
 
     /// Drops the pages of `[start, start + len)`.

@@ -23,7 +23,7 @@ use crate::line::{ask, connect};
 use ebb_agent::protocol::HELLO_STAT;
 use ebb_pager::inject::IMAGE_NAME;
 use ebb_pager::patience::Patience;
-use ebb_pager::{MEMBER, PROGRAM};
+use ebb_pager::{MEMBER, PROGRAM, far_file};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, StatVfsMountFlags, lstat, statvfs};
@@ -312,8 +312,9 @@ fn hold(folder: &Path, how: FlockOperation) -> Result<OwnedFd> {
 /// Removes the folder of a run and only the files of a run in it. Needs no descriptor. A folder
 /// that is gone is no error.
 fn remove(folder: &Path) {
-    for name in [AGENT_NAME, IMAGE_NAME, SOCKET] {
-        let _ = std::fs::remove_file(folder.join(name));
+    let socket = folder.join(SOCKET);
+    for file in [folder.join(AGENT_NAME), folder.join(IMAGE_NAME), far_file(&socket), socket] {
+        let _ = std::fs::remove_file(file);
     }
     let _ = std::fs::remove_dir(folder);
 }

@@ -96,6 +96,18 @@ fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
     early.limit(TINY).run().expect_line("handler-threads: ok");
 }
 
+/// Shows that processes which begin far from the limit, and so do not wait for their agents, may do
+/// at once what an agent matters for: fork, take signals, make threads, filter system calls,
+/// execute another program, end. Their memory is paged when the limit is near.
+#[test]
+fn processes_that_do_not_wait_for_their_agents_are_right_and_paged() {
+    let launch = Launch::program("later", "").limit(160 * MIB);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_line("later: ok").expect_silence();
+    // 240 MiB are filled at one time.
+    assert!(outcome.figure("pages_evicted") > 10_000, "{}", outcome.stderr);
+}
+
 /// Shows that call slots of killed callers are reused. If they stayed taken, no child could call
 /// when all are taken.
 #[test]

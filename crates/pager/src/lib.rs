@@ -95,5 +95,5 @@ pub use config::{Config, Encrypt, MEMORY_MIN_BYTES, ReportFormat, ReportTo, show
 pub use listener::FEATURES;
 pub use lru_gen::{DONE, REFUSED};
 pub use resize::DETACH;
-pub use server::{SupervisorMessage, serve};
+pub use server::{SupervisorMessage, far_file, serve};
 pub use stat::{COMMAND, FAULTS, FAULTS_JSON, MEMBER, PRESSURE, PROGRAM};

@@ -261,7 +261,7 @@ impl Monitor {
         }
         if !self.pager.managing.load(Relaxed) {
             let (small_from, threshold) = (small_from(goal), threshold(goal));
-            let is_new = used >= small_from && !self.pager.small.swap(true, Relaxed);
+            let is_new = used >= small_from && self.pager.begin_small();
             if used >= threshold {
                 self.pager.managing.store(true, Relaxed);
             }

@@ -25,6 +25,7 @@ use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
 use crate::view::{self, Looks};
 use crate::{faults, inject, listener, monitor, reclaim, report, slow_work, spin};
+use ebb_agent::protocol::FAR_SUFFIX;
 use ebb_mm::engine::{Engine, Evidence};
 use ebb_mm::folio::MM_END;
 use ebb_mm::reclaim::{Asked, WakeRequests};
@@ -41,6 +42,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -175,6 +177,8 @@ pub struct Pager {
     pub managing: AtomicBool,
     /// Whether the kernel is to make no more huge pages. Set a little before `managing`.
     pub small: AtomicBool,
+    /// File that exists until `small` is set.
+    far: Mutex<Option<FarFile>>,
     /// Number of faults that wait for memory.
     pub memory_stalled: AtomicU32,
     /// Number of deferred faults. Each waits for memory, the end of a batch or the end of a mapping
@@ -267,6 +271,7 @@ impl Pager {
             monitor: Signal::default(),
             managing: AtomicBool::new(managing),
             small: AtomicBool::new(small),
+            far: Mutex::default(),
             memory_stalled: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             memory_stalled_since_ms: AtomicU64::new(0),
@@ -467,6 +472,14 @@ impl Pager {
         self.wake_faults();
     }
 
+    /// Has the kernel make no more huge pages, and new processes wait for their agents. Returns
+    /// whether that is new.
+    pub fn begin_small(&self) -> bool {
+        // The file is removed first, so a process that does not find it sees the flag.
+        drop(self.far.lock().unwrap_or_else(PoisonError::into_inner).take());
+        !self.small.swap(true, SeqCst)
+    }
+
     /// Wakes the monitor after a process has come or gone. Far from the limit the monitor does not
     /// need to know before its next tick.
     pub fn wake_monitor(&self) {
@@ -533,6 +546,11 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
         Ok(pager) => pager,
         Err(message) => return SupervisorMessage::Failed(message).send(supervisor),
     };
+    if !pager.small.load(Relaxed) {
+        // Without the file each process waits for its agent.
+        *pager.far.lock().unwrap_or_else(PoisonError::into_inner) =
+            FarFile::create(&pager.config.socket).ok();
+    }
     let listener = match ebb_sys::socket::Listener::bind(&pager.config.socket) {
         Ok(listener) => listener,
         Err(error) => {
@@ -583,6 +601,32 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
             Err(_) => return without_supervisor(&pager),
         }
     }
+}
+
+/// File beside the socket that tells new processes that the run is far from its limit.
+struct FarFile(PathBuf);
+
+impl FarFile {
+    fn create(socket: &Path) -> std::io::Result<Self> {
+        let path = far_file(socket);
+        std::fs::File::create_new(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for FarFile {
+    fn drop(&mut self) {
+        // The folder may be gone.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Returns the path of the file that exists while the run of this socket is far from its limit.
+#[must_use]
+pub fn far_file(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(FAR_SUFFIX);
+    path.into()
 }
 
 /// Ends the pager after every process has ended or a detach has given all of them back.

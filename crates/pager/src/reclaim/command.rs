@@ -92,7 +92,7 @@ impl Reclaim {
         if self.pager.managing.swap(true, SeqCst) {
             return;
         }
-        self.pager.small.store(true, SeqCst);
+        self.pager.begin_small();
         self.pager.monitor.raise();
         let wait = Wait::new(&self.pager.clock, Patience::Adoption);
         while self.pager.resident().evictable() == 0 && !wait.is_over(&self.pager.clock) {
