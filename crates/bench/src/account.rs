@@ -66,8 +66,9 @@ struct Args {
 
 /// Measurements of the program, which its parent process makes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Inner {
-    wall_us: u64,
+pub struct Inner {
+    /// Wall time in microseconds.
+    pub wall_us: u64,
     cpu_us: u64,
 }
 
@@ -170,7 +171,8 @@ fn run(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
+/// Reads a file of JSON.
+pub fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -5,6 +5,7 @@ pub mod alloc;
 pub mod draw;
 pub mod kernel;
 pub mod paging;
+pub mod processes;
 pub mod programs;
 pub mod reclaim;
 pub mod stats;
@@ -17,16 +18,17 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let mut args = args.into_iter();
     match args.next().as_deref() {
         Some("account") => account::main(args),
-        // Internal command that `account` starts.
+        // Internal command that `account` and `processes` start.
         Some("account-run") => account::inner(args),
         Some("alloc") => alloc::main(args),
         Some("paging") => paging::main(args),
+        Some("processes") => processes::main(args),
         Some("programs") => programs::main(args),
         Some("reclaim") => reclaim::main(args),
         // Internal command that `paging` starts.
         Some("paging-load") => paging::load(args),
         _ => {
-            eprintln!("usage: ebb bench account|alloc|paging|programs|reclaim [--help]");
+            eprintln!("usage: ebb bench account|alloc|paging|processes|programs|reclaim [--help]");
             ExitCode::from(2)
         }
     }

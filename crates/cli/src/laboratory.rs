@@ -16,7 +16,7 @@ const COMMANDS: [(&str, &str); 4] = [
     ("lab", "Measure reclaim: replay page traces, draw miss-ratio curves"),
     (
         "bench",
-        "Measure Ebb itself: `account`, `alloc`, `paging`, `programs`, `reclaim`, each with --help",
+        "Measure Ebb itself: `account`, `alloc`, `paging`, `processes`, `programs`, `reclaim`, each with --help",
     ),
 ];
 

@@ -29,7 +29,8 @@ enum Command {
     /// Measure reclaim: replay page traces, draw miss-ratio curves
     #[command(subcommand)]
     Lab(ebb_lab::cli::LabCommand),
-    /// Measure Ebb itself: `account`, `alloc`, `paging`, `programs`, `reclaim`, each with --help
+    /// Measure Ebb itself: `account`, `alloc`, `paging`, `processes`, `programs`, `reclaim`, each
+    /// with --help
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "BENCHMARK")]
         arguments: Vec<String>,
