@@ -201,8 +201,10 @@ pub fn kill(
     spared.extend([std::process::id(), supervisor.pager.id()]);
     for _ in 0..KILLS {
         let mut left = Vec::new();
-        let mut next = proc::started_with(ENV_SOCKET, socket.as_os_str());
-        next.extend(socket.parent().map(proc::mapping_of).unwrap_or_default());
+        let sees = |look: &mut dyn FnMut(Duration) -> bool| Patience::Files.sees(look);
+        let mut next = proc::started_with(ENV_SOCKET, socket.as_os_str(), sees);
+        let mapping = |folder| proc::mapping_of(folder, sees);
+        next.extend(socket.parent().map(mapping).unwrap_or_default());
         if !program.has_ended() {
             next.push(pid);
         }

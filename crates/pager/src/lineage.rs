@@ -13,6 +13,7 @@
 //!   this run's socket (a process between its `exec` and its hello). What a process of another user
 //!   says about itself does not count.
 
+use crate::patience::Patience;
 use crate::server::Pager;
 use ebb_agent::protocol::ENV_SOCKET;
 use ebb_sys::proc;
@@ -181,7 +182,8 @@ pub fn has_ended(pager: &Pager, supervisor: &Socket) -> bool {
 
 /// Whether a process started with this run's socket has yet to say hello.
 fn is_awaited(pager: &Pager) -> bool {
-    let started = proc::started_with(ENV_SOCKET, pager.config.socket.as_os_str());
+    let socket = pager.config.socket.as_os_str();
+    let started = proc::started_with(ENV_SOCKET, socket, |look| Patience::Files.sees(look));
     started.into_iter().any(|pid| !matches!(proc::state(pid), None | Some('Z' | 'X')))
 }
 

@@ -133,6 +133,8 @@ pub enum Patience {
     Rest,
     /// The end of killed processes. Then the pager ends and leaves them to their agents.
     Killing,
+    /// The files of a process whose memory map is locked. Then the search goes on without it.
+    Files,
     /// The answer of a run to a command. Then the command reports that the run does not answer.
     Answer,
     /// The answer of a run to a command that asks all runs, or one run repeatedly.
@@ -158,7 +160,9 @@ impl Patience {
             Self::Batch => Duration::from_millis(100),
             Self::Status => Duration::from_millis(200),
             Self::ResizeAgain => Duration::from_millis(250),
-            Self::Resize | Self::Reclaim | Self::Rest | Self::LastLines => Duration::from_secs(1),
+            Self::Resize | Self::Reclaim | Self::Rest | Self::LastLines | Self::Files => {
+                Duration::from_secs(1)
+            }
             Self::Memory | Self::AwaitingHello | Self::Adoption | Self::Killing | Self::Loading => {
                 Duration::from_secs(2)
             }

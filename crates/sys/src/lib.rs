@@ -6,6 +6,7 @@ pub mod anon;
 pub mod cgroup;
 mod cut_short;
 pub mod descriptor;
+pub mod examine;
 pub mod futex;
 pub mod handle;
 pub mod inherited;

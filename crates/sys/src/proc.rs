@@ -1,12 +1,14 @@
 //! Reads `/proc`: the areas of an address space, its resident sizes, the children, threads and
 //! states of processes.
 
+use crate::examine::examine;
 use crate::words::plain;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Returns the bytes of a file of `/proc`.
 fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
@@ -426,25 +428,32 @@ fn own() -> impl Iterator<Item = u32> {
 }
 
 /// Returns the processes of this user that map a file of this directory. The search takes long.
-#[must_use]
-pub fn mapping_of(folder: &std::path::Path) -> Vec<u32> {
-    let maps = |pid: &u32| {
-        let areas = areas(*pid).unwrap_or_default();
-        areas.iter().any(|area| std::path::Path::new(&area.name).parent() == Some(folder))
+/// [`examine`] says what `sees` is.
+pub fn mapping_of(
+    folder: &std::path::Path,
+    sees: impl Fn(&mut dyn FnMut(Duration) -> bool) -> bool,
+) -> Vec<u32> {
+    let folder = folder.to_owned();
+    let maps = move |pid: u32| {
+        let areas = areas(pid).unwrap_or_default();
+        areas.iter().any(|area| std::path::Path::new(&area.name).parent() == Some(&*folder))
     };
-    own().filter(maps).collect()
+    examine(own(), maps, sees)
 }
 
 /// Returns the processes of this user that were started with the environment variable `name` set to
-/// `value`. The search takes long.
-#[must_use]
-pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
+/// `value`. The search takes long. [`examine`] says what `sees` is.
+pub fn started_with(
+    name: &str,
+    value: &std::ffi::OsStr,
+    sees: impl Fn(&mut dyn FnMut(Duration) -> bool) -> bool,
+) -> Vec<u32> {
     let wanted = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
-    let has = |pid: &u32| {
+    let has = move |pid: u32| {
         let variables = read(format!("/proc/{pid}/environ")).unwrap_or_default();
         variables.split(|byte| *byte == 0).any(|variable| variable == wanted)
     };
-    own().filter(has).collect()
+    examine(own(), has, sees)
 }
 
 /// Returns the status of the ended process `pid`, as wait(2) reports it. Returns None if its parent
