@@ -1,12 +1,13 @@
 //! Tests `ebb top` in a terminal of 80x24: what it shows, what its keys do, and how it leaves.
 
 use ebb_agent::protocol::{HELLO_STAT, Hello, MAGIC, VERSION};
+use ebb_control::View;
 use ebb_e2e::MIB;
 use ebb_e2e::build::ebb;
 use ebb_e2e::launch::{Launch, Running, send};
 use ebb_e2e::same::need;
 use ebb_e2e::tree::folders_of;
-use ebb_pager::view::{VIEW, View};
+use ebb_pager::view::VIEW;
 use ebb_sys::socket::Socket;
 use ebb_testing::{Guard, HANG, eventually, eventually_is, eventually_some, give_time};
 use rustix::process::Signal;

@@ -9,23 +9,9 @@ use crate::own_cost::{self, FaultCpu};
 use crate::server::Pager;
 use crate::stages::{Kind, Ledger, Served, Stage, Times};
 use crate::unseen::{Samples, Unseen};
+use ebb_control::{Faults, Row, Stages, Took};
 use ebb_sys::ticks::Began;
-use serde::Serialize;
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// Stages in the order of time, and the whole: JSON key and column text. A star marks an estimate.
-const NAMES: [(&str, &str); 9] = [
-    ("fault_to_read", "fault->read *"),
-    ("lock", "  of it lock"),
-    ("look_up", "look-up"),
-    ("content", "content"),
-    ("place", "place"),
-    ("wake", "wake"),
-    ("wake_to_run", "->runs *"),
-    ("in_thread", "in thread *"),
-    ("all", "all *"),
-];
 
 /// Counts of faults, kept while faults are served.
 #[derive(Debug)]
@@ -49,72 +35,15 @@ impl Default for Account {
     }
 }
 
-/// Durations of a stage, in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Took {
-    pub mean_ns: u64,
-    pub p50_ns: u64,
-    pub p99_ns: u64,
+fn took(times: &Times, unit_ns: f64) -> Took {
+    let ns = |units: f64| (units * unit_ns).round() as u64;
+    let quantile = |permille| ns(times.quantile(permille) as f64);
+    Took { mean_ns: ns(times.mean()), p50_ns: quantile(500), p99_ns: quantile(990) }
 }
 
-impl Took {
-    fn of(times: &Times, unit_ns: f64) -> Self {
-        let ns = |units: f64| (units * unit_ns).round() as u64;
-        let quantile = |permille| ns(times.quantile(permille) as f64);
-        Self { mean_ns: ns(times.mean()), p50_ns: quantile(500), p99_ns: quantile(990) }
-    }
-
-    fn later(self, ns: u64) -> Self {
-        let Self { mean_ns, p50_ns, p99_ns } = self;
-        Self { mean_ns: mean_ns + ns, p50_ns: p50_ns + ns, p99_ns: p99_ns + ns }
-    }
-}
-
-/// Figures of one kind of fault.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    pub kind: &'static str,
-    #[serde(skip)]
-    name: &'static str,
-    pub count: u64,
-    /// Durations of the stages, in the order of [`NAMES`].
-    #[serde(serialize_with = "by_name")]
-    pub stages: [Took; NAMES.len()],
-}
-
-fn by_name<S: serde::Serializer>(
-    stages: &[Took; NAMES.len()],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(NAMES.iter().map(|(key, _)| key).zip(stages))
-}
-
-/// Figures of all faults.
-#[derive(Clone, Debug, Serialize)]
-pub struct Faults {
-    pub count: u64,
-    /// Time from fault to running again, summed over all faults: an estimate.
-    pub waited_ns: u64,
-    /// Part of it that the fault threads see, from reading to waking.
-    pub served_ns: u64,
-    /// Mean of all faults before the reading. Next, the means after waking and in the thread
-    /// itself.
-    pub fault_to_read_ns: u64,
-    pub wake_to_run_ns: u64,
-    pub in_thread_ns: u64,
-    /// Mean time for which a woken thread is kept from running on its CPU.
-    pub driven_off_ns: u64,
-    /// Time for which faulting threads were kept off their CPU between faults, summed: an estimate.
-    pub kept_off_ns: u64,
-    /// Durations of all faults from fault to running again.
-    pub all: Took,
-    /// Number of faults on which the estimate rests. Next, the number of sample windows without a
-    /// result.
-    pub faults_followed: u64,
-    pub windows_unclear: u64,
-    /// Share of faults served on the CPU of the program's thread, in permille.
-    pub on_own_cpu_permille: Option<u64>,
-    pub kinds: Vec<Row>,
+fn later(took: Took, ns: u64) -> Took {
+    let Took { mean_ns, p50_ns, p99_ns } = took;
+    Took { mean_ns: mean_ns + ns, p50_ns: p50_ns + ns, p99_ns: p99_ns + ns }
 }
 
 impl Account {
@@ -204,7 +133,7 @@ impl Account {
             wake: self.times(kind, Stage::Wake),
             served: self.times(kind, Stage::Served),
         };
-        Faults::of(Kind::ALL.map(parts), &samples, unit_ns, in_thread_ns)
+        figures(Kind::ALL.map(parts), &samples, unit_ns, in_thread_ns)
     }
 }
 
@@ -219,108 +148,60 @@ struct Parts {
     served: Times,
 }
 
-impl Faults {
-    fn of(parts: [Parts; Kind::COUNT], samples: &Samples, unit_ns: f64, in_thread_ns: u64) -> Self {
-        let mut kinds = Vec::new();
-        let (mut count, mut served, mut all) = (0, 0.0, Times::default());
-        let one = |times, mean_ns| Took { mean_ns, ..Took::of(times, 1.0) };
-        let unread = one(&samples.before, samples.before_ns());
-        let waking = one(&samples.after, samples.after_ns());
-        let (driven_off_ns, between_ns) = samples.driven_off_ns(in_thread_ns);
-        let mean_ns = in_thread_ns + driven_off_ns;
-        let within = Took { mean_ns, p50_ns: in_thread_ns, p99_ns: in_thread_ns };
-        let beyond = unread.mean_ns + waking.mean_ns + within.mean_ns;
-        for (kind, parts) in Kind::ALL.into_iter().zip(&parts) {
-            let faults = parts.served.count;
-            if faults == 0 {
-                continue;
-            }
-            let seen = |times| Took::of(times, unit_ns);
-            let whole = seen(&parts.served).later(beyond);
-            let stages = [
-                unread,
-                seen(&parts.lock),
-                seen(&parts.look_up),
-                seen(&parts.content),
-                seen(&parts.place),
-                seen(&parts.wake),
-                waking,
-                within,
-                whole,
-            ];
-            kinds.push(Row { kind: kind.key(), name: kind.name(), count: faults, stages });
-            count += faults;
-            served += parts.served.total as f64 * unit_ns;
-            all.add(&parts.served);
+/// Makes the figures from the stages of each kind. Ticks take `unit_ns`.
+fn figures(
+    parts: [Parts; Kind::COUNT],
+    samples: &Samples,
+    unit_ns: f64,
+    in_thread_ns: u64,
+) -> Faults {
+    let mut kinds = Vec::new();
+    let (mut count, mut served, mut all) = (0, 0.0, Times::default());
+    let one = |times, mean_ns| Took { mean_ns, ..took(times, 1.0) };
+    let unread = one(&samples.before, samples.before_ns());
+    let waking = one(&samples.after, samples.after_ns());
+    let (driven_off_ns, between_ns) = samples.driven_off_ns(in_thread_ns);
+    let mean_ns = in_thread_ns + driven_off_ns;
+    let within = Took { mean_ns, p50_ns: in_thread_ns, p99_ns: in_thread_ns };
+    let beyond = unread.mean_ns + waking.mean_ns + within.mean_ns;
+    for (kind, parts) in Kind::ALL.into_iter().zip(&parts) {
+        let faults = parts.served.count;
+        if faults == 0 {
+            continue;
         }
-        let whole = Took::of(&all, unit_ns);
-        Self {
-            count,
-            waited_ns: served as u64 + count * beyond,
-            served_ns: served as u64,
-            fault_to_read_ns: unread.mean_ns,
-            wake_to_run_ns: waking.mean_ns,
-            in_thread_ns,
-            driven_off_ns,
-            kept_off_ns: count * between_ns,
-            all: if count == 0 { whole } else { whole.later(beyond) },
-            faults_followed: samples.faults,
-            windows_unclear: samples.unclear,
-            on_own_cpu_permille: samples.beside_permille(),
-            kinds,
-        }
-    }
+        let seen = |times| took(times, unit_ns);
 
-    /// Returns the table for the user.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let mut out = String::new();
-        let us = |ns: u64| ns as f64 / 1e3;
-        let mut line = |text: std::fmt::Arguments<'_>| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(out, "{text}");
+        let stages = Stages {
+            fault_to_read: unread,
+            lock: seen(&parts.lock),
+            look_up: seen(&parts.look_up),
+            content: seen(&parts.content),
+            place: seen(&parts.place),
+            wake: seen(&parts.wake),
+            wake_to_run: waking,
+            in_thread: within,
+            all: later(seen(&parts.served), beyond),
         };
-        line(format_args!(
-            "{:<14} {:<13} {:>10} {:>9} {:>9} {:>9}",
-            "kind", "stage", "faults", "mean us", "p50 us", "p99 us"
-        ));
-        for row in &self.kinds {
-            for ((_, stage), took) in NAMES.iter().zip(&row.stages) {
-                let [mean, p50, p99] = [took.mean_ns, took.p50_ns, took.p99_ns].map(us);
-                line(format_args!(
-                    "{:<14} {stage:<13} {:>10} {mean:>9.2} {p50:>9.2} {p99:>9.2}",
-                    row.name, row.count
-                ));
-            }
-        }
-        line(format_args!(
-            "{} faults; threads waited {:.3} s, {:.3} s of it between reading and waking; {}",
-            self.count,
-            self.waited_ns as f64 / 1e9,
-            self.served_ns as f64 / 1e9,
-            self.own_cpu()
-        ));
-        line(format_args!(
-            "* estimated from {} faults; {} sample windows gave no result",
-            self.faults_followed, self.windows_unclear
-        ));
-        out
+        kinds.push(Row { kind, count: faults, stages });
+        count += faults;
+        served += parts.served.total as f64 * unit_ns;
+        all.add(&parts.served);
     }
-
-    /// Returns the share of faults served on the program's own CPU, in words.
-    #[must_use]
-    pub fn own_cpu(&self) -> String {
-        self.on_own_cpu_permille.map_or_else(
-            || "no sample of the CPUs".to_owned(),
-            |share| format!("{:.0} % served on the program's own CPU", share as f64 / 10.0),
-        )
-    }
-
-    /// Returns the figures as JSON.
-    #[must_use]
-    pub fn json(&self) -> String {
-        // There are only numbers and fixed names, so this cannot fail.
-        serde_json::to_string(self).unwrap_or_default() + "\n"
+    let whole = took(&all, unit_ns);
+    Faults {
+        count,
+        waited_ns: served as u64 + count * beyond,
+        served_ns: served as u64,
+        fault_to_read_ns: unread.mean_ns,
+        wake_to_run_ns: waking.mean_ns,
+        in_thread_ns,
+        driven_off_ns,
+        kept_off_ns: count * between_ns,
+        all: if count == 0 { whole } else { later(whole, beyond) },
+        faults_followed: samples.faults,
+        windows_unclear: samples.unclear,
+        on_own_cpu_permille: samples.beside_permille(),
+        kinds,
     }
 }
 
@@ -348,7 +229,7 @@ mod tests {
         reactivate.served = times(4_000, 10);
         reactivate.content = times(1_000, 10);
         parts[Kind::File as usize].served = times(100_000, 30);
-        Faults::of(parts, &Samples::default(), 0.5, 1_500)
+        figures(parts, &Samples::default(), 0.5, 1_500)
     }
 
     #[test]
@@ -356,22 +237,9 @@ mod tests {
         let faults = example();
         assert_eq!((faults.count, faults.served_ns), (40, 10 * 2_000 + 30 * 50_000));
         assert_eq!(faults.waited_ns, faults.served_ns + 40 * 1_500);
-        let whole: u64 =
-            (faults.kinds.iter()).map(|row| row.count * row.stages[NAMES.len() - 1].mean_ns).sum();
+        let whole: u64 = (faults.kinds.iter()).map(|row| row.count * row.stages.all.mean_ns).sum();
         assert_eq!(whole, faults.waited_ns);
         assert_eq!(faults.kinds.len(), 2, "no rows of kinds that there were none of");
-        assert_eq!(Faults::of(Default::default(), &Samples::default(), 0.5, 0).waited_ns, 0);
-    }
-
-    #[test]
-    fn the_table_has_a_line_for_each_stage() {
-        let text = example().text();
-        assert_eq!(text.lines().count(), 1 + 2 * NAMES.len() + 2, "{text}");
-        assert!(text.contains("standby        content               10      0.50"), "{text}");
-        let json: serde_json::Value = serde_json::from_str(&example().json()).expect("JSON");
-        assert_eq!(json["kinds"][0]["kind"], "standby");
-        assert_eq!(json["kinds"][0]["stages"]["content"]["mean_ns"], 500);
-        assert_eq!(json["kinds"][1]["stages"]["all"]["mean_ns"], 51_500);
-        assert!(json["on_own_cpu_permille"].is_null());
+        assert_eq!(figures(Default::default(), &Samples::default(), 0.5, 0).waited_ns, 0);
     }
 }

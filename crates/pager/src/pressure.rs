@@ -64,12 +64,6 @@ impl Pressure {
         self.psi().set_running(now_ns, threads);
     }
 
-    /// Returns the two lines of a `memory.pressure` file.
-    #[must_use]
-    pub fn text(&self) -> String {
-        self.now().to_string()
-    }
-
     /// Returns the figures as of now.
     #[must_use]
     pub fn now(&self) -> Psi {
@@ -100,6 +94,5 @@ mod tests {
         let (some, full) = (psi.some().total_us, psi.full().total_us);
         assert_eq!((some, full), (40_000, 20_000));
         assert_eq!(pressure.now().some().total_us, some, "nobody waits");
-        assert!(pressure.text().starts_with("some avg10="));
     }
 }

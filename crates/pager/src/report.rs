@@ -1,6 +1,5 @@
 //! Writes the report at the end of a run.
 
-use crate::account;
 use crate::config::{ReportFormat, ReportTo};
 use crate::costs::{Cpu, Lost};
 use crate::mm::Mm;
@@ -86,7 +85,7 @@ struct Report {
     uncounted_pages: u64,
     cpu: Cpu,
     lost: Lost,
-    stages: account::Faults,
+    stages: ebb_control::Faults,
     unmanaged: Vec<unmanaged::Line>,
     thrashing: Option<thrashing::Finding>,
     /// How soon pages were used again, if the run was sampled.
@@ -396,7 +395,7 @@ fn elsewhere(tier: &Tier) -> String {
 }
 
 /// Returns the average times of a fault.
-fn of_a_fault(stages: &account::Faults) -> String {
+fn of_a_fault(stages: &ebb_control::Faults) -> String {
     let served = stages.served_ns / stages.count;
     let [before, served, after, within] =
         [stages.fault_to_read_ns, served, stages.wake_to_run_ns, stages.in_thread_ns].map(time);

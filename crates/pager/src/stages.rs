@@ -4,81 +4,10 @@
 //! share no written data while faults are served. Times are ticks of the processor's counter.
 //! Readers convert them to nanoseconds.
 
+pub use ebb_control::FaultKind as Kind;
 use ebb_sys::ticks;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-
-/// Kinds of faults, by the page that the fault found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// No page yet; the fault gets a zero page.
-    Zero,
-    /// A standby page.
-    Reactivate,
-    /// A page in compressed memory.
-    Compressed,
-    /// A stored page that repeats one word.
-    Same,
-    /// A page in a file.
-    File,
-    /// A page on another machine.
-    Remote,
-    /// A page that is being loaded already, as readahead or for another thread.
-    Ahead,
-    /// A resident page that is write-protected.
-    Protected,
-    /// A page that has become resident meanwhile, or a hole in its place.
-    There,
-}
-
-impl Kind {
-    /// Number of kinds.
-    pub const COUNT: usize = 9;
-    /// All kinds.
-    pub const ALL: [Self; Self::COUNT] = [
-        Self::Zero,
-        Self::Reactivate,
-        Self::Compressed,
-        Self::Same,
-        Self::File,
-        Self::Remote,
-        Self::Ahead,
-        Self::Protected,
-        Self::There,
-    ];
-
-    /// Returns the name for tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Zero => "zero page",
-            Self::Reactivate => "standby",
-            Self::Compressed => "compressed",
-            Self::Same => "same-filled",
-            Self::File => "file",
-            Self::Remote => "remote",
-            Self::Ahead => "read-ahead",
-            Self::Protected => "protected",
-            Self::There => "there already",
-        }
-    }
-
-    /// Returns the name for programs.
-    #[must_use]
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Zero => "zero_page",
-            Self::Reactivate => "standby",
-            Self::Compressed => "compressed",
-            Self::Same => "same_filled",
-            Self::File => "file",
-            Self::Remote => "remote",
-            Self::Ahead => "read_ahead",
-            Self::Protected => "protected",
-            Self::There => "there_already",
-        }
-    }
-}
 
 /// A part of a fault that the fault thread sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,13 +1,14 @@
-//! Shows the figures of a run while it lasts, for `ebb stat`: lines as in `/proc/vmstat`.
+//! Shows the figures of a run while it lasts, for `ebb stat`.
 //!
 //! Only reads. Counters of the engine have the kernel's names. Names of figures that only Ebb has
 //! begin with `ebb_`.
 
 use crate::lineage;
 use crate::server::Pager;
+use ebb_control::{MemoryPressure, Metric, Metrics, Pressure, Unit};
+use ebb_mm::observe::psi;
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::resident::FrameState;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Request for the times of faults, as lines for people.
@@ -43,50 +44,62 @@ const OF_THE_LRU: [Event; 8] = [
 /// Answers a request: levels and counters, unless it asks for something else.
 pub fn answer(pager: &Pager, request: &[u8]) -> String {
     match std::str::from_utf8(request) {
-        Ok(PRESSURE) => pager.pressure.text(),
-        Ok(FAULTS) => pager.account.faults().text(),
-        Ok(FAULTS_JSON) => pager.account.faults().json(),
+        Ok(PRESSURE) => pressure(pager).to_string(),
+        Ok(FAULTS) => pager.account.faults().to_string(),
+        Ok(FAULTS_JSON) => {
+            // There are only numbers and fixed names, so this cannot fail.
+            serde_json::to_string(&pager.account.faults()).unwrap_or_default() + "\n"
+        }
         Ok(COMMAND) => pager.config.command.join(" "),
         Ok(PROGRAM) => lineage::number(pager),
         Ok(request) if request.starts_with(MEMBER) => {
             lineage::has_member(pager, &request[MEMBER.len()..])
         }
-        _ => text(pager),
+        _ => metrics(pager).to_string(),
     }
 }
 
-/// Returns levels and counters, a line each.
-fn text(pager: &Pager) -> String {
-    let mut out = String::new();
-    let mut line = |name: &str, value: u64| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "{name} {value}");
-    };
+/// Returns all levels and counters.
+pub fn metrics(pager: &Pager) -> Metrics {
+    let mut all = Vec::new();
     {
         let resident = pager.resident();
         let standby = resident.count(FrameState::Standby);
-        line("nr_free_pages", resident.zone.free());
-        line("nr_anon_pages", resident.zone.used());
-        line("nr_isolated_anon", resident.count(FrameState::Isolated));
-        line("nr_unevictable", resident.count(FrameState::Unevictable));
-        line("ebb_nr_managed", resident.evictable() - standby);
-        line("ebb_nr_standby", standby);
-        line("ebb_nr_unstorable", resident.count(FrameState::Unstorable));
-        line("ebb_nr_limit", resident.zone.limit());
-        line("ebb_nr_high", resident.zone.high());
+        let levels = [
+            ("nr_free_pages", resident.zone.free()),
+            ("nr_anon_pages", resident.zone.used()),
+            ("nr_isolated_anon", resident.count(FrameState::Isolated)),
+            ("nr_unevictable", resident.count(FrameState::Unevictable)),
+            ("ebb_nr_managed", resident.evictable() - standby),
+            ("ebb_nr_standby", standby),
+            ("ebb_nr_unstorable", resident.count(FrameState::Unstorable)),
+            ("ebb_nr_limit", resident.zone.limit()),
+            ("ebb_nr_high", resident.zone.high()),
+        ];
+        all.extend(levels.map(|(name, pages)| Metric::gauge(name, pages, Unit::Pages)));
     }
     for tier in pager.store.stats().tiers {
-        line(&format!("ebb_{}_pages", tier.name), tier.pages);
-        line(&format!("ebb_{}_bytes", tier.name), tier.occupied_bytes);
+        let name = |what| format!("ebb_{}_{what}", tier.name);
+        all.push(Metric::gauge(name("pages"), tier.pages, Unit::Pages));
+        all.push(Metric::gauge(name("bytes"), tier.occupied_bytes, Unit::Bytes));
         if tier.address.is_some() {
-            line(&format!("ebb_{}_writes", tier.name), tier.writes);
-            line(&format!("ebb_{}_reads", tier.name), tier.reads);
-            line(&format!("ebb_{}_errors", tier.name), tier.errors);
-            let mean_ns = tier.read_times.map_or(0, |times| times.mean_ns);
-            line(&format!("ebb_{}_read_us", tier.name), mean_ns / 1000);
+            all.push(Metric::counter(name("writes"), tier.writes));
+            all.push(Metric::counter(name("reads"), tier.reads));
+            all.push(Metric::counter(name("errors"), tier.errors));
+            let mean_us = tier.read_times.map_or(0, |times| times.mean_ns) / 1000;
+            all.push(Metric::gauge(name("read_us"), mean_us, Unit::Microseconds));
         }
     }
-    out + &counted(pager).text()
+    let counted = counted(pager);
+    all.extend(Event::ALL.iter().map(|&event| Metric::counter(event.name(), counted.get(event))));
+    Metrics(all)
+}
+
+/// Returns the memory pressure of the run.
+pub fn pressure(pager: &Pager) -> MemoryPressure {
+    let psi = pager.pressure.now();
+    let of = |psi::Line { average, total_us }| Pressure { average, total_us };
+    MemoryPressure { some: of(psi.some()), full: of(psi.full()) }
 }
 
 /// Returns the counters under the kernel's names.
@@ -112,4 +125,27 @@ fn counted(pager: &Pager) -> VmStat {
         stat.add(event, engine.set.stat().get(event));
     }
     stat
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quiet;
+    use ebb_control::MetricKind;
+
+    #[test]
+    fn the_figures_are_levels_by_name_and_then_the_kernel_s_counters() {
+        let Metrics(all) = metrics(&quiet::pager());
+        let (levels, counters) = all.split_at(all.len() - Event::ALL.len());
+        let text = Metrics(levels.to_vec()).to_string();
+        assert_eq!(
+            text,
+            "nr_free_pages 4096\nnr_anon_pages 0\nnr_isolated_anon 0\nnr_unevictable 0\n\
+             ebb_nr_managed 0\nebb_nr_standby 0\nebb_nr_unstorable 0\nebb_nr_limit 4096\n\
+             ebb_nr_high 4096\nebb_ram_pages 0\nebb_ram_bytes 0\n"
+        );
+        assert!(levels.iter().all(|level| level.kind == MetricKind::Gauge));
+        assert!(counters.iter().all(|counter| counter.kind == MetricKind::Counter));
+        assert_eq!(Metrics(counters.to_vec()).to_string(), VmStat::default().text());
+    }
 }

@@ -17,15 +17,14 @@ use crate::mm::Mm;
 use crate::seam::{Connection, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
-use crate::stages::Kind;
+use crate::stat;
+use ebb_control::{AreaView, Pages, ProcessView, Refaults, Tier, View};
 use ebb_mm::observe::lru_gen::Enabled;
-use ebb_mm::observe::psi;
 use ebb_mm::observe::vmstat::Event;
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_swap::Whereabouts;
 use ebb_sys::proc::Area;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,24 +41,9 @@ const AREAS_MAX: usize = 48;
 /// Maximum length of a name in an answer.
 const NAME_MAX: usize = 64;
 /// Number of parts into which the map of an area is divided.
-pub const CELLS: usize = 32;
+const CELLS: usize = 32;
 /// Maximum number of areas whose parts are counted. Further areas are counted only by name.
 const MAPPED_MAX: usize = 4096;
-
-/// Number of pages by location.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Pages {
-    /// In memory and mapped in the program.
-    pub visible: u64,
-    /// In memory on the standby list.
-    pub standby: u64,
-    /// In compressed memory only.
-    pub ram: u64,
-    /// In a file or on another machine only.
-    pub file: u64,
-    /// Stored as one repeated word, without a location.
-    pub same: u64,
-}
 
 /// Location of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,179 +55,23 @@ enum At {
     Same,
 }
 
-impl Pages {
-    /// Counts a page at this location.
-    fn add(&mut self, at: At) {
-        *match at {
-            At::Visible => &mut self.visible,
-            At::Standby => &mut self.standby,
-            At::Ram => &mut self.ram,
-            At::File => &mut self.file,
-            At::Same => &mut self.same,
-        } += 1;
-    }
-
-    /// Adds the pages of `other`.
-    pub fn join(&mut self, other: &Self) {
-        self.visible += other.visible;
-        self.standby += other.standby;
-        self.ram += other.ram;
-        self.file += other.file;
-        self.same += other.same;
-    }
-
-    /// Returns the number of pages in memory.
-    #[must_use]
-    pub fn resident(&self) -> u64 {
-        self.visible + self.standby
-    }
-
-    /// Returns the number of pages that are no longer in memory.
-    #[must_use]
-    pub fn stored(&self) -> u64 {
-        self.ram + self.file + self.same
-    }
-
-    /// Returns the number of all known pages.
-    #[must_use]
-    pub fn all(&self) -> u64 {
-        self.resident() + self.stored()
-    }
-
-    /// Returns the letter of the most frequent location.
-    fn letter(&self) -> char {
-        let counts = [self.visible, self.standby, self.ram, self.file, self.same];
-        let most = counts.iter().copied().max().unwrap_or(0);
-        let at = counts.iter().position(|&count| count == most && count > 0);
-        at.map_or('.', |at| ['V', 'B', 'R', 'F', 'S'][at])
-    }
+/// Counts a page at this location.
+fn count(pages: &mut Pages, at: At) {
+    *match at {
+        At::Visible => &mut pages.visible,
+        At::Standby => &mut pages.standby,
+        At::Ram => &mut pages.ram,
+        At::File => &mut pages.file,
+        At::Same => &mut pages.same,
+    } += 1;
 }
 
-/// A tier, by the counts of the store.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Tier {
-    /// Name of the tier, cut if it is long.
-    pub name: String,
-    /// Number of pages in the tier.
-    pub pages: u64,
-    /// Stored size of its pages, in bytes.
-    pub stored_bytes: u64,
-    /// Bytes that the tier occupies for them.
-    pub occupied_bytes: u64,
-    /// Limit of the tier, in bytes.
-    pub limit_bytes: u64,
-    /// Pages read since the start.
-    pub reads: u64,
-    /// Pages written since the start.
-    pub writes: u64,
-}
-
-/// Time in which threads waited for memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Pressure {
-    /// Averages over 10, 60 and 300 s, in hundredths of a percent.
-    pub average: [u64; 3],
-    /// Total since the start, in microseconds.
-    pub total_us: u64,
-}
-
-impl From<psi::Line> for Pressure {
-    fn from(line: psi::Line) -> Self {
-        Self { average: line.average, total_us: line.total_us }
-    }
-}
-
-/// Refaults by the LRU's counts: pages that came back after they were reclaimed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Refaults {
-    /// Number of refaulted pages.
-    pub refault: u64,
-    /// Number of these that were used soon enough to be active again.
-    pub activate: u64,
-    /// Number of these that were active when they left.
-    pub restore: u64,
-}
-
-/// A process.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ProcessView {
-    /// Process number.
-    pub pid: u32,
-    /// Name of the process, cut if it is long.
-    pub name: String,
-    /// Resident bytes by the kernel's count, without the share of other members of its fork group.
-    pub resident_bytes: u64,
-    /// Locations of its pages.
-    pub pages: Pages,
-    /// Number of faults in the order of [`View::kinds`].
-    pub faults: Vec<u64>,
-    /// Estimated time from faults until the threads run again, in microseconds.
-    pub waited_us: u64,
-    /// Whether its pages can be moved out.
-    pub managed: bool,
-}
-
-/// An area, or all areas with one name.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct AreaView {
-    /// Name of the area, cut if it is long.
-    pub name: String,
-    /// Number of areas.
-    pub areas: u64,
-    /// Start address of a single area.
-    pub start: Option<u64>,
-    /// Size in bytes.
-    pub bytes: u64,
-    /// Locations of its pages.
-    pub pages: Pages,
-    /// Most frequent location in each part of a single area: V visible, B standby, R ram, F file, S
-    /// same word, . none.
-    pub cells: String,
-}
-
-/// Everything that `ebb top` shows.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct View {
-    /// Time since the run began, in microseconds.
-    pub at_us: u64,
-    /// The limit in bytes.
-    pub limit_bytes: u64,
-    /// Goal of reclaim in bytes.
-    pub high_bytes: u64,
-    /// Resident memory in bytes, including compressed memory.
-    pub used_bytes: u64,
-    /// Whether areas are managed. While memory is plentiful none is.
-    pub managing: bool,
-    /// Time in which at least one thread waited for memory.
-    pub some: Pressure,
-    /// Time in which threads waited for memory and no other thread ran.
-    pub full: Pressure,
-    /// Estimated waiting time of all threads together, in microseconds.
-    pub waited_us: u64,
-    /// Kinds of faults.
-    pub kinds: Vec<String>,
-    /// Number of faults in the order of `kinds`.
-    pub faults: Vec<u64>,
-    /// The tiers, fastest first.
-    pub tiers: Vec<Tier>,
-    /// Pages that repeat one word and are in no tier.
-    pub same_filled_pages: u64,
-    /// Pages that came back after they were reclaimed.
-    pub refaults: Refaults,
-    /// Whether the multi-gen LRU is in use rather than the classic lists.
-    pub multi_gen: bool,
-    /// Generations, in the format of `lru_gen_full`.
-    pub lru_gen: String,
-    /// The processes with most pages.
-    pub processes: Vec<ProcessView>,
-    /// Number of further processes.
-    pub processes_left_out: u64,
-    /// Memory that is not managed, a line each.
-    pub unmanaged: Vec<String>,
-    /// The process of `areas`.
-    pub areas_of: u32,
-    /// Areas of the requested process.
-    pub areas: Vec<AreaView>,
+/// Returns the letter of the most frequent location.
+fn letter(pages: &Pages) -> char {
+    let counts = [pages.visible, pages.standby, pages.ram, pages.file, pages.same];
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let at = counts.iter().position(|&count| count == most && count > 0);
+    at.map_or('.', |at| ['V', 'B', 'R', 'F', 'S'][at])
 }
 
 /// Requests for the view thread, each with the connection for its answer.
@@ -300,16 +128,12 @@ pub fn run(pager: &Arc<Pager>) {
 /// Collects all data of a view.
 fn look(pager: &Pager, areas_of: u32) -> View {
     let stats = pager.store.stats();
-    let psi = pager.pressure.now();
-    let faults = pager.account.counted();
     let mut view = View {
         at_us: pager.clock.since(pager.started).as_micros() as u64,
         managing: pager.managing.load(Relaxed),
-        some: psi.some().into(),
-        full: psi.full().into(),
+        pressure: stat::pressure(pager),
         waited_us: pager.waited().1 / 1000,
-        kinds: Kind::ALL.map(|kind| kind.key().to_owned()).into(),
-        faults: faults.into(),
+        faults: pager.account.counted(),
         same_filled_pages: stats.same_filled_pages,
         unmanaged: pager.unmanaged.list().iter().map(crate::unmanaged::Line::text).collect(),
         ..View::default()
@@ -367,7 +191,7 @@ fn process(pager: &Pager, mm: &Mm, pages: Pages) -> ProcessView {
         name: short(&mm.process().map_or_else(|| "?".to_owned(), Process::name)),
         resident_bytes: own * PAGE_SIZE as u64,
         pages,
-        faults: faults.into(),
+        faults,
         waited_us: waited_ns / 1000,
         managed: mm.has_agent(),
     }
@@ -412,7 +236,7 @@ fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
                 None => None,
             });
             if let Some(at) = at {
-                pages.add(at);
+                count(&mut pages, at);
                 each(vpn, at);
             }
         }
@@ -477,13 +301,14 @@ impl Map {
             // The area was unmapped meanwhile, or mapped later.
             return;
         };
-        area.pages.add(at);
+        count(&mut area.pages, at);
         if index < MAPPED_MAX {
             if area.cells.is_empty() {
                 area.cells = vec![Pages::default(); CELLS];
             }
             let part = u128::from(address - area.start) * CELLS as u128;
-            area.cells[(part / u128::from(area.end - area.start)) as usize].add(at);
+            let part = (part / u128::from(area.end - area.start)) as usize;
+            count(&mut area.cells[part], at);
         }
     }
 
@@ -504,7 +329,7 @@ impl Map {
                     start: Some(area.start),
                     bytes,
                     pages: area.pages,
-                    cells: area.cells.iter().map(Pages::letter).collect(),
+                    cells: area.cells.iter().map(letter).collect(),
                 });
                 continue;
             }
@@ -525,6 +350,7 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_control::FaultKind;
 
     fn area(start: u64, end: u64, name: &str) -> Area {
         let (readable, writable, executable, shared) = (true, true, false, false);
@@ -594,7 +420,7 @@ mod tests {
                 file: 1 << 28,
                 same: 9,
             },
-            faults: vec![1 << 32; Kind::COUNT],
+            faults: [1 << 32; FaultKind::COUNT],
             waited_us: 1 << 40,
             managed: true,
         };

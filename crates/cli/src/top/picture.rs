@@ -2,7 +2,7 @@
 
 use super::screen::Shows;
 use crate::ps;
-use ebb_pager::view::{AreaView, Pages, ProcessView, View};
+use ebb_control::{AreaView, FaultKind, MemoryPressure, Pages, ProcessView, Tier, View};
 use ebb_sys::words::plain;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -162,14 +162,9 @@ impl Seen {
         if known { self.rate(|view| of(view).unwrap_or(0)) } else { 0.0 }
     }
 
-    fn kind(&self, name: &str) -> usize {
-        self.now.kinds.iter().position(|kind| kind == name).unwrap_or(usize::MAX)
-    }
-
     /// Returns the faults of a kind in a second.
-    fn faults(&self, kind: &str) -> f64 {
-        let at = self.kind(kind);
-        self.rate(|view| view.faults.get(at).copied().unwrap_or(0))
+    fn faults(&self, kind: FaultKind) -> f64 {
+        self.rate(|view| view.faults[kind as usize])
     }
 }
 
@@ -291,7 +286,7 @@ fn memory(pen: Pen, view: &View) -> Line<'static> {
 }
 
 fn waiting(seen: &Seen) -> Line<'static> {
-    let View { some, full, .. } = &seen.now;
+    let MemoryPressure { some, full } = &seen.now.pressure;
     let lost = seen.rate(|view| view.waited_us) / 1e4;
     let shares =
         |average: [u64; 3]| average.map(|share| format!("{:.1}", share as f64 / 100.0)).join("/");
@@ -304,14 +299,14 @@ fn waiting(seen: &Seen) -> Line<'static> {
 
 fn faults(seen: &Seen) -> Line<'static> {
     let named = [
-        ("zero_page", "zero"),
-        ("standby", "standby"),
-        ("compressed", "ram"),
-        ("file", "file"),
-        ("remote", "remote"),
-        ("same_filled", "one word"),
-        ("read_ahead", "ahead"),
-        ("protected", "protected"),
+        (FaultKind::Zero, "zero"),
+        (FaultKind::Reactivate, "standby"),
+        (FaultKind::Compressed, "ram"),
+        (FaultKind::File, "file"),
+        (FaultKind::Remote, "remote"),
+        (FaultKind::Same, "one word"),
+        (FaultKind::Ahead, "ahead"),
+        (FaultKind::Protected, "protected"),
     ];
     let texts: Vec<String> = (named.iter().enumerate())
         .map(|(at, &(kind, name))| (at, name, seen.faults(kind)))
@@ -323,9 +318,9 @@ fn faults(seen: &Seen) -> Line<'static> {
 }
 
 fn tiers(seen: &Seen) -> Vec<Line<'static>> {
-    let line = |(at, tier): (usize, &ebb_pager::view::Tier)| {
+    let line = |(at, tier): (usize, &Tier)| {
         let ratio = (tier.pages * PAGE) as f64 / tier.occupied_bytes.max(1) as f64;
-        let rate = |figure: fn(&ebb_pager::view::Tier) -> u64| {
+        let rate = |figure: fn(&Tier) -> u64| {
             count(seen.rate(|view| view.tiers.get(at).map_or(0, figure)))
         };
         Line::raw(format!(
@@ -401,10 +396,8 @@ fn of_processes(pen: Pen, seen: &Seen, chosen: u32, room: usize) -> Vec<Line<'st
     let first = (at + 1).saturating_sub(room);
     for process in processes.iter().skip(first).take(room) {
         let pages = |pages: u64| size(pages * PAGE);
-        let rate = |kind: &str| {
-            let at = seen.kind(kind);
-            let of = |process: &ProcessView| process.faults.get(at).copied().unwrap_or(0);
-            count(seen.rate_of(process.pid, of))
+        let rate = |kind: FaultKind| {
+            count(seen.rate_of(process.pid, |process| process.faults[kind as usize]))
         };
         let waits = seen.rate_of(process.pid, |process| process.waited_us) / 1e4;
         let text = format!(
@@ -415,10 +408,10 @@ fn of_processes(pen: Pen, seen: &Seen, chosen: u32, room: usize) -> Vec<Line<'st
             pages(process.pages.standby),
             pages(process.pages.ram),
             pages(process.pages.file),
-            rate("zero_page"),
-            rate("standby"),
-            rate("compressed"),
-            rate("file"),
+            rate(FaultKind::Zero),
+            rate(FaultKind::Reactivate),
+            rate(FaultKind::Compressed),
+            rate(FaultKind::File),
         );
         lines.push(choose(pen, text, process.pid == chosen));
     }
@@ -549,7 +542,7 @@ pub fn help(pen: Pen, every: Duration) -> Vec<Line<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_pager::view::{Pressure, Tier};
+    use ebb_control::Pressure;
 
     const PLAIN: Pen = Pen { shows: Shows { colour: false, unicode: false }, width: 80 };
 
@@ -600,7 +593,7 @@ mod tests {
             name: "python3".into(),
             resident_bytes: 3 << 20,
             pages,
-            faults: vec![10, 20, 30, 0, 40, 0, 0, 0],
+            faults: [10, 20, 30, 0, 40, 0, 0, 0, 0],
             waited_us: 500_000,
             managed: true,
         };
@@ -618,27 +611,16 @@ mod tests {
             occupied_bytes,
             ..Tier::default()
         };
-        let average = [450, 120, 30];
+        let some = Pressure { average: [450, 120, 30], total_us: 1 };
+        let pressure = MemoryPressure { some, ..MemoryPressure::default() };
         View {
             at_us: 1_000_000,
             limit_bytes: 16 << 20,
             high_bytes: 16 << 20,
             used_bytes: 12 << 20,
             managing: true,
-            some: Pressure { average, total_us: 1 },
-            kinds: [
-                "zero_page",
-                "standby",
-                "compressed",
-                "same_filled",
-                "file",
-                "read_ahead",
-                "protected",
-                "there_already",
-            ]
-            .map(str::to_owned)
-            .into(),
-            faults: vec![10, 20, 30, 0, 40, 0, 0, 0],
+            pressure,
+            faults: [10, 20, 30, 0, 40, 0, 0, 0, 0],
             tiers: vec![tier("ram", 1024, 1 << 20), tier("file", 256, 1 << 20)],
             multi_gen: true,
             lru_gen: LRU_GEN.into(),
@@ -698,11 +680,11 @@ mod tests {
     #[test]
     fn the_first_view_of_a_run_has_no_rates() {
         let seen = Seen::default().next(view());
-        assert_eq!(seen.faults("file"), 0.0);
+        assert_eq!(seen.faults(FaultKind::File), 0.0);
         // Rates begin anew with another run of the same number.
         let mut other = view();
         other.at_us = 10;
-        assert_eq!(seen.next(other).faults("file"), 0.0);
+        assert_eq!(seen.next(other).faults(FaultKind::File), 0.0);
     }
 
     #[test]

@@ -5,9 +5,10 @@ use crate::line::converse;
 use crate::stat::{connect_supervisor, has_ended};
 use crate::{ps, set};
 use ebb_agent::protocol::HELLO_STAT;
+use ebb_control::View;
 use ebb_pager::REFUSED;
 use ebb_pager::patience::Patience;
-use ebb_pager::view::{VIEW, View};
+use ebb_pager::view::VIEW;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
