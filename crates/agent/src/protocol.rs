@@ -273,15 +273,6 @@ pub const fn pinned_home(vpn: u64) -> usize {
 pub const HELLO_START: u32 = 0;
 /// Kind of hello: the process was forked from one that has an agent.
 pub const HELLO_FORKED: u32 = 1;
-/// Kind of hello: the sender is no process of the tree. It asks for the figures of the run, as
-/// text, and leaves.
-pub const HELLO_STAT: u32 = 2;
-/// Kind of hello: the sender is no process of the tree. It asks about the LRU generations; its
-/// request follows the hello, as text.
-pub const HELLO_LRU_GEN: u32 = 3;
-/// Kind of hello: the sender is no process of the tree. It changes the run, for example the memory
-/// limit; its request follows the hello, as text.
-pub const HELLO_SET: u32 = 4;
 
 /// Hello message. A new program sends its userfaultfd with it.
 #[repr(C)]
@@ -291,7 +282,7 @@ pub struct Hello {
     pub magic: u32,
     /// [`VERSION`].
     pub version: u32,
-    /// Kind of sender: [`HELLO_START`] to [`HELLO_SET`].
+    /// Kind of sender: [`HELLO_START`] or [`HELLO_FORKED`].
     pub kind: u32,
     /// 1 if the agent in the process has no hooks before the C library's functions, else 0.
     pub bare: u32,
@@ -312,6 +303,10 @@ pub struct Answer {
     pub refused: u32,
 }
 
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
 impl Hello {
     /// Returns the bytes of the message.
     #[must_use]
@@ -326,19 +321,18 @@ impl Hello {
         bytes
     }
 
-    /// Returns the kind of a hello of another version of Ebb, if these bytes are one. Each version
-    /// has magic, version and kind in the same places.
+    /// Returns whether these bytes are a command of an older Ebb, which spoke this protocol. Each
+    /// version has magic and kind in the same places, and no agent says hello with these kinds.
     #[must_use]
-    pub fn kind_in_other_version(bytes: &[u8]) -> Option<u32> {
-        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        (word(0)? == MAGIC && word(4)? != VERSION).then_some(word(8)?)
+    pub fn is_old_command(bytes: &[u8]) -> bool {
+        word(bytes, 0) == Some(MAGIC) && matches!(word(bytes, 8), Some(2..=4))
     }
 
     /// Reads a hello from the bytes of a message. Returns None if magic, version or length is
     /// wrong.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let word = |at| word(bytes, at);
         let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let hello = Self {
             magic: word(0)?,
@@ -383,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_hello_survives_encoding_and_decoding() {
-        let (kind, pool_len) = (HELLO_STAT, 9);
+        let (kind, pool_len) = (HELLO_FORKED, 9);
         let sent = Hello { magic: MAGIC, version: VERSION, kind, bare: 3, pool_start: 5, pool_len };
         let got = Hello::from_bytes(&sent.to_bytes()).unwrap();
         assert_eq!((got.kind, got.bare, got.pool_start, got.pool_len), (kind, 3, 5, 9));

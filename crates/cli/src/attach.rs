@@ -12,18 +12,15 @@
 //!   The process gets all of its memory back and goes on.
 
 use crate::folder::Folder;
-use crate::line::{connect, converse};
 use crate::run::{self, FAILED, Ground, Refusal, Supervisor};
 use crate::stat::{self, ask};
 use crate::{doctor, exec};
-use ebb_agent::protocol::HELLO_SET;
-use ebb_pager::patience::Patience;
-use ebb_pager::{Config, DETACH, REFUSED, SupervisorMessage, inject, shown};
+use ebb_control::{Bound, Client, ControlError, Limits, Patience, Request};
+use ebb_pager::{Config, SupervisorMessage, inject, shown};
 use ebb_sys::proc;
 use ebb_sys::process::Pidfd;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -108,16 +105,12 @@ pub struct DetachArguments {
 
 /// Gives a process back: the pager lifts the limit, returns all pages and leaves the process.
 pub fn detach(arguments: &DetachArguments) -> ExitCode {
-    let refused = |reason: String| {
-        crate::tell(reason);
-        ExitCode::FAILURE
-    };
-    match ask(arguments.pid, HELLO_SET, DETACH) {
-        Ok(answer) => match answer.strip_prefix(REFUSED) {
-            Some(reason) => refused(reason.to_owned()),
-            None => ExitCode::SUCCESS,
-        },
-        Err(reason) => refused(reason),
+    match ask(arguments.pid, &Request::Detach, Patience::Endless) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            crate::tell(reason);
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -299,20 +292,16 @@ fn explained(reason: String) -> String {
 /// reports if the limit cannot come down yet.
 fn lower_limit(folder: &Folder, wanted: &Config) {
     let socket = folder.socket();
-    let high = wanted.memory_high_bytes.map(|bytes| format!(" memory.high={bytes}"));
-    let request =
-        format!("memory.max={} keep=1{}", wanted.memory_max_bytes, high.unwrap_or_default());
+    let request = Request::Limits(Limits {
+        max: Some(wanted.memory_max_bytes),
+        high: wanted.memory_high_bytes.map(Bound::Bytes),
+        keep: true,
+        ..Limits::default()
+    });
     std::thread::spawn(move || {
-        let line = loop {
-            match connect(&socket, Patience::Answer) {
-                Ok(line) => break line,
-                Err(error) if error.kind() == ErrorKind::TimedOut => {}
-                // The run has ended.
-                Err(_) => return,
-            }
-        };
-        let answer = converse(&line, HELLO_SET, &request, None).unwrap_or_default();
-        if let Some(reason) = answer.strip_prefix(REFUSED) {
+        // A run that has ended needs no message.
+        let Ok(client) = Client::connect(&socket, Patience::Endless) else { return };
+        if let Err(ControlError::NotDone(reason)) = client.ask::<()>(&request, Patience::Endless) {
             crate::tell(reason);
         }
     });

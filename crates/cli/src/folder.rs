@@ -19,11 +19,9 @@
 //!   first.
 
 use crate::inject;
-use crate::line::{ask, connect};
-use ebb_agent::protocol::HELLO_STAT;
+use ebb_control::{Client, Content, ControlError, Patience, Request};
+use ebb_pager::far_file;
 use ebb_pager::inject::IMAGE_NAME;
-use ebb_pager::patience::Patience;
-use ebb_pager::{MEMBER, PROGRAM, far_file};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, StatVfsMountFlags, lstat, statvfs};
@@ -114,14 +112,14 @@ impl Drop for Folder {
 }
 
 /// Connects to the run whose supervisor is process `supervisor`, if that is a run of this user.
-pub fn line_to(supervisor: u32) -> Result<Option<Socket>> {
+pub fn client_to(supervisor: u32) -> Result<Option<Client>> {
     let prefix = prefix(supervisor);
     for place in places().filter(|place| usable(place).is_ok()) {
         for path in own_folders(&place, |name| name.starts_with(prefix.as_bytes())) {
-            match connect(&path.join(SOCKET), Patience::Answer) {
+            match Client::connect(&path.join(SOCKET), Patience::Answer) {
                 // The number can belong to another process in another PID namespace, or to a killed
                 // run.
-                Ok(line) if is_below(&line, supervisor) => return Ok(Some(line)),
+                Ok(client) if is_below(&client, supervisor) => return Ok(Some(client)),
                 Ok(_) => {}
                 Err(error) if nobody_listens(&error) => {}
                 Err(error) => return Err(error),
@@ -132,8 +130,8 @@ pub fn line_to(supervisor: u32) -> Result<Option<Socket>> {
 }
 
 /// Returns whether the listening process is a child of that supervisor.
-fn is_below(line: &Socket, supervisor: u32) -> bool {
-    line.peer().ok().and_then(proc::parent) == Some(supervisor)
+fn is_below(client: &Client, supervisor: u32) -> bool {
+    client.peer().ok().and_then(proc::parent) == Some(supervisor)
 }
 
 /// Returns the runs of this user, each as the number in its name and the path of its socket.
@@ -148,29 +146,35 @@ fn sockets() -> Vec<(u32, PathBuf)> {
 /// Asks the run at `socket` if its supervisor is not the process with the number in the name. That
 /// number is then the program's (`--exec`, `ebb attach`). A run of another PID namespace is not
 /// asked, because PIDs differ there. Returns an error if the run does not answer in time.
-fn ask_if_not_child((number, socket): &(u32, PathBuf), request: &str) -> Result<Option<String>> {
-    let answer = connect(socket, Patience::Glance).and_then(|line| {
-        if is_below(&line, *number) || !proc::is_of_this_namespace(line.peer()?) {
-            return Ok(Vec::new());
-        }
-        ask(&line, HELLO_STAT, request, Some(Patience::Glance))
-    });
-    match answer {
-        Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
+fn ask_if_not_child<T: Content>(
+    (number, socket): &(u32, PathBuf),
+    request: &Request,
+) -> Result<Option<T>> {
+    let client = match Client::connect(socket, Patience::Glance) {
+        Ok(client) => client,
+        Err(error) if error.kind() == ErrorKind::TimedOut => return Err(error),
         // The run has ended.
+        Err(_) => return Ok(None),
+    };
+    if is_below(&client, *number) || !client.peer().is_ok_and(proc::is_of_this_namespace) {
+        return Ok(None);
+    }
+    match client.ask(request, Patience::Glance) {
+        Ok(answer) => Ok(Some(answer)),
+        Err(ControlError::Late) => Err(ErrorKind::TimedOut.into()),
         Err(_) => Ok(None),
-        Ok(text) => Ok((!text.is_empty()).then(|| String::from_utf8_lossy(&text).into_owned())),
     }
 }
 
 /// Connects to the run that contains process `pid`. Looks only at runs whose pager is no child of
 /// the numbered process.
-pub fn line_of_member(pid: u32) -> Result<Option<(u32, Socket)>> {
+pub fn client_of_member(pid: u32) -> Result<Option<(u32, Client)>> {
     let mut late = None;
     for run in sockets() {
-        match ask_if_not_child(&run, &format!("{MEMBER}{pid}")) {
-            Ok(answer) if answer.as_deref() == Some("1") => {
-                return connect(&run.1, Patience::Answer).map(|line| Some((run.0, line)));
+        match ask_if_not_child(&run, &Request::Member(pid)) {
+            Ok(Some(true)) => {
+                let client = Client::connect(&run.1, Patience::Answer)?;
+                return Ok(Some((run.0, client)));
             }
             Ok(_) => {}
             Err(error) => late = Some(error),
@@ -182,8 +186,8 @@ pub fn line_of_member(pid: u32) -> Result<Option<(u32, Socket)>> {
 /// Returns the numbers of this user's runs: the PID of each supervisor, or of the program with
 /// `--exec` and `ebb attach`.
 pub fn runs() -> Vec<u32> {
-    let number = |run: (u32, PathBuf)| match ask_if_not_child(&run, PROGRAM) {
-        Ok(Some(answer)) => answer.parse().ok(),
+    let number = |run: (u32, PathBuf)| match ask_if_not_child(&run, &Request::Process) {
+        Ok(Some(number)) => number,
         _ => Some(run.0),
     };
     let mut numbers: Vec<u32> = sockets().into_iter().filter_map(number).collect();

@@ -13,7 +13,6 @@ mod fit;
 mod folder;
 mod inject;
 mod laboratory;
-mod line;
 mod lru_gen;
 mod metrics;
 mod picture;

@@ -1,9 +1,9 @@
 //! `ebb lru-gen` shows the generations of a run and passes commands to it, over the socket of the
 //! run.
 
-use crate::stat::ask;
-use ebb_agent::protocol::HELLO_LRU_GEN;
-use ebb_pager::{DONE, REFUSED};
+use crate::stat::{ask, say};
+use ebb_control::{Patience, Reclaim, Request};
+use ebb_mm::observe::lru_gen::Enabled;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -45,7 +45,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// Returns the request to send.
-    fn request(&self) -> Result<String, String> {
+    fn request(&self) -> Result<Request, String> {
         if let Some(command) = &self.command {
             let command = command.trim();
             if !command.starts_with(['+', '-']) {
@@ -53,30 +53,35 @@ impl Arguments {
                     "'{command}' is no command; write + (age) or - (evict) first; see ebb lru-gen --help"
                 ));
             }
-            return Ok(command.to_owned());
+            return Ok(Request::Reclaim(Reclaim::LruGen(command.to_owned())));
         }
-        if let Some(value) = &self.enabled {
-            return Ok(format!("enabled {value}").trim_end().to_owned());
+        match self.enabled.as_deref().map(str::trim) {
+            None => Ok(Request::LruGen { full: self.full }),
+            Some("") => Ok(Request::Enabled),
+            Some(value) => {
+                let parts = Enabled::parse(value).map_err(|_| {
+                    format!("enabled takes y, n or a number (7 is everything), not '{value}'")
+                })?;
+                Ok(Request::Enable(parts.0))
+            }
         }
-        Ok(if self.full { "full".into() } else { String::new() })
+    }
+}
+
+/// Asks a run, and returns the text to show.
+fn told(pid: u32, request: &Request) -> Result<String, String> {
+    match request {
+        Request::LruGen { .. } => ask(pid, request, Patience::Endless),
+        Request::Enabled => ask(pid, request, Patience::Endless).map(|parts| Enabled(parts).show()),
+        _ => ask(pid, request, Patience::Endless).map(|()| String::new()),
     }
 }
 
 /// Shows the generations, or passes a command on.
 pub fn lru_gen(arguments: &Arguments) -> ExitCode {
-    let answer = arguments
-        .request()
-        .and_then(|request| ask(arguments.pid, HELLO_LRU_GEN, &request))
-        .and_then(|answer| match answer.strip_prefix(REFUSED) {
-            Some(reason) => Err(reason.to_owned()),
-            None => Ok(answer),
-        });
-    match answer {
+    match arguments.request().and_then(|request| told(arguments.pid, &request)) {
         Ok(text) => {
-            use std::io::Write;
-            let text = if text == DONE { "" } else { &text };
-            // A closed pipe is no failure: the reader has seen enough.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            say(&text);
             ExitCode::SUCCESS
         }
         Err(reason) => {

@@ -4,6 +4,7 @@
 //! This module owns the samples and the drawing, and its caller adds the samples. Colours follow
 //! the system setting of the reader, light or dark.
 
+use ebb_control::{MemoryPressure, Metrics};
 use ebb_sys::words::plain;
 use std::fmt::Write as _;
 
@@ -16,7 +17,6 @@ const WAITING: (f64, f64) = (272.0, 60.0);
 const HEIGHT: f64 = 362.0;
 /// Number of samples above which samples are thinned out. One for each pixel is enough.
 const SAMPLES_MAX: usize = 1_000;
-const PAGE: f64 = 4096.0;
 const MIB: f64 = 1_048_576.0;
 
 /// Resident pages, compressed pages and pages in files, in the order of the areas from below.
@@ -34,20 +34,14 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Takes a sample from the answers of the pager (`ebb stat`, `ebb stat --pressure`).
-    pub fn of(seconds: f64, stat: &str, pressure: &str) -> Self {
-        let figure = |name: &str| {
-            let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.and_then(|value| value.parse::<f64>().ok()).unwrap_or(0.0)
-        };
-        let mib = |name| figure(name) * PAGE / MIB;
-        let some = pressure.lines().find(|line| line.starts_with("some "));
-        let total = some.and_then(|line| line.rsplit_once("total=")?.1.parse().ok());
+    /// Takes a sample from the figures of a run.
+    pub fn of(seconds: f64, metrics: &Metrics, pressure: &MemoryPressure) -> Self {
+        let mib = |name| metrics.bytes(name) as f64 / MIB;
         Self {
             seconds,
             places: ["nr_anon_pages", "ebb_ram_pages", "ebb_file_pages"].map(mib),
             limit: mib("ebb_nr_limit"),
-            waited_us: total.unwrap_or(0.0),
+            waited_us: pressure.some.total_us as f64,
         }
     }
 }
@@ -216,15 +210,17 @@ const STYLE: &str = "text{fill:#1d232b}.soft{fill:#5d6773}.paper{fill:#fff}.rule
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_control::{Metric, Pressure, Unit};
 
     #[test]
     fn a_sample_is_read_from_the_figures_of_the_pager() {
-        let stat = "nr_anon_pages 512\nebb_nr_limit 1024\nebb_ram_pages 256\nebb_ram_bytes 9\nebb_file_pages 0\n";
-        let pressure =
-            "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500\nfull avg10=0.00 total=7\n";
+        let levels = [("nr_anon_pages", 512), ("ebb_nr_limit", 1024), ("ebb_ram_pages", 256)];
+        let metrics = Metrics(levels.map(|(name, n)| Metric::gauge(name, n, Unit::Pages)).into());
+        let some = Pressure { total_us: 1500, ..Pressure::default() };
+        let pressure = MemoryPressure { some, ..MemoryPressure::default() };
         let sample =
             Sample { seconds: 2.0, places: [2.0, 1.0, 0.0], limit: 4.0, waited_us: 1500.0 };
-        assert_eq!(Sample::of(2.0, stat, pressure), sample);
+        assert_eq!(Sample::of(2.0, &metrics, &pressure), sample);
     }
 
     #[test]

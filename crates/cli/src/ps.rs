@@ -2,10 +2,8 @@
 
 use crate::folder;
 use crate::stat::{ask, say};
-use ebb_agent::protocol::HELLO_STAT;
-use ebb_pager::{COMMAND, PRESSURE};
+use ebb_control::{MemoryPressure, Metrics, Patience, Request};
 use ebb_sys::words::plain;
-use std::collections::HashMap;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -42,38 +40,30 @@ pub struct Run {
 }
 
 impl Run {
-    /// Makes the entry from the answers of `ebb stat`.
-    fn of(pid: u32, stat: &str, pressure: &str, command: String) -> Self {
-        let figures: HashMap<&str, u64> = (stat.lines())
-            .filter_map(|line| line.split_once(' '))
-            .filter_map(|(name, value)| Some((name, value.parse().ok()?)))
-            .collect();
-        let figure = |name| figures.get(name).copied().unwrap_or(0);
-        // "some avg10=4.52 avg60=…"
-        let some = pressure.split(['=', ' ']).nth(2).and_then(|share| share.parse().ok());
+    fn of(pid: u32, metrics: &Metrics, pressure: &MemoryPressure, command: String) -> Self {
+        let pages = |name| metrics.value(name).unwrap_or(0);
         Self {
             pid,
-            memory_max_bytes: figure("ebb_nr_limit") * 4096,
-            used_bytes: figure("nr_anon_pages") * 4096,
-            compressed_pages: figure("ebb_ram_pages"),
-            file_pages: figure("ebb_file_pages"),
-            pressure_some_percent: some.unwrap_or(0.0),
+            memory_max_bytes: metrics.bytes("ebb_nr_limit"),
+            used_bytes: metrics.bytes("nr_anon_pages"),
+            compressed_pages: pages("ebb_ram_pages"),
+            file_pages: pages("ebb_file_pages"),
+            pressure_some_percent: pressure.some.average[0] as f64 / 100.0,
             command,
         }
     }
 
     /// Asks a run for its figures. `None` if it has ended meanwhile.
     pub fn ask(pid: u32) -> Option<Self> {
-        let stat = ask(pid, HELLO_STAT, "").ok()?;
-        let pressure = ask(pid, HELLO_STAT, PRESSURE).ok()?;
-        let command = command_of(pid)?;
-        Some(Self::of(pid, &stat, &pressure, command))
+        let metrics = ask(pid, &Request::Metrics, Patience::Answer).ok()?;
+        let pressure = ask(pid, &Request::Pressure, Patience::Answer).ok()?;
+        Some(Self::of(pid, &metrics, &pressure, command_of(pid)?))
     }
 }
 
 /// Returns the program and its arguments, as given to the run; `None` if the run has ended.
 pub fn command_of(run: u32) -> Option<String> {
-    ask(run, HELLO_STAT, COMMAND).ok()
+    ask(run, &Request::Command, Patience::Answer).ok()
 }
 
 fn mib(bytes: u64) -> String {
@@ -125,14 +115,19 @@ pub fn ps(arguments: &Arguments) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::{Run, table};
+    use super::*;
+    use ebb_control::{Metric, Pressure, Unit};
 
     #[test]
     fn a_run_is_one_line_even_if_figures_are_missing() {
-        let stat = "nr_anon_pages 256\nebb_nr_limit 65536\nebb_file_pages 512\nodd\n";
-        let run = Run::of(42, stat, "some avg10=4.52 avg60=0.81\n", "sleep 5".into());
+        let levels = [("nr_anon_pages", 256), ("ebb_nr_limit", 65536), ("ebb_file_pages", 512)];
+        let metrics = Metrics(levels.map(|(name, n)| Metric::gauge(name, n, Unit::Pages)).into());
+        let some = Pressure { average: [452, 81, 0], total_us: 1 };
+        let pressure = MemoryPressure { some, ..MemoryPressure::default() };
+        let run = Run::of(42, &metrics, &pressure, "sleep 5".into());
         assert_eq!(run.pressure_some_percent, 4.52);
-        let runs = [run, Run::of(4711, "", "", "x\n\x1b".into())];
+        let none = (&Metrics::default(), &MemoryPressure::default());
+        let runs = [run, Run::of(4711, none.0, none.1, "x\n\x1b".into())];
         assert_eq!(
             table(&runs),
             " PID     MAX  USED  COMPRESSED  FILE  SOME  COMMAND\n\

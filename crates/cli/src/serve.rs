@@ -11,11 +11,8 @@
 //! * SERVE-3: the pager is asked at most once in [`FRESH`], however many clients ask.
 //! * SERVE-4: an answer contains the figures of this run only. A client can change nothing.
 
-use crate::line::{connect, converse, no_answer};
 use crate::metrics;
-use ebb_agent::protocol::HELLO_STAT;
-use ebb_pager::patience::Patience;
-use ebb_pager::{FAULTS_JSON, PRESSURE};
+use ebb_control::{Client, Content, ControlError, Patience, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Result, Write};
@@ -200,12 +197,12 @@ impl Server {
 
 /// Asks the pager at `socket` for the figures.
 fn ask(socket: &Path) -> std::result::Result<String, String> {
-    let ask = |request| {
-        let line = connect(socket, Patience::Glance).map_err(no_answer)?;
-        converse(&line, HELLO_STAT, request, Some(Patience::Glance))
-    };
-    let (stat, pressure, faults) = (ask("")?, ask(PRESSURE)?, ask(FAULTS_JSON)?);
-    metrics::openmetrics(std::process::id(), &stat, &pressure, &faults)
+    fn of<T: Content>(socket: &Path, request: &Request) -> std::result::Result<T, ControlError> {
+        Client::connect(socket, Patience::Glance)?.ask(request, Patience::Glance)
+    }
+    let metrics = of(socket, &Request::Metrics)?;
+    let (pressure, faults) = (of(socket, &Request::Pressure)?, of(socket, &Request::Faults)?);
+    metrics::openmetrics(std::process::id(), &metrics, &pressure, &faults)
         .map_err(|error| error.to_string())
 }
 

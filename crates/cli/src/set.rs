@@ -3,8 +3,8 @@
 use crate::run::memory_total;
 use crate::size;
 use crate::stat::ask;
-use ebb_agent::protocol::HELLO_SET;
-use ebb_pager::{MEMORY_MIN_BYTES, REFUSED};
+use ebb_control::{Bound, Limits, Patience, Reclaim, Request};
+use ebb_pager::MEMORY_MIN_BYTES;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -32,9 +32,9 @@ pub struct Arguments {
     settings: Vec<String>,
 }
 
-/// Returns the two requests to the run: the one for its limits, and the one for reclaim.
-fn requests(settings: &[String], total: u64) -> Result<[String; 2], String> {
-    let [mut limits, mut reclaim] = [String::new(), String::new()];
+/// Returns the requests to the run: the one for its limits, and the one for reclaim.
+fn requests(settings: &[String], total: u64) -> Result<Vec<Request>, String> {
+    let (mut limits, mut reclaim) = (Limits::default(), None);
     for setting in settings {
         let (key, value) = setting.split_once('=').ok_or_else(|| {
             format!("'{setting}' is not a setting; write KEY=VALUE, as memory.max=256M")
@@ -47,12 +47,12 @@ fn requests(settings: &[String], total: u64) -> Result<[String; 2], String> {
             (bytes >= MEMORY_MIN_BYTES).then_some(bytes).ok_or_else(why)
         };
         match (key, value) {
-            ("memory.high" | "tier.ram", "max") => limits += &format!("{key}=max "),
-            ("memory.max" | "memory.high", _) => {
-                limits += &format!("{key}={} ", at_least(bytes()?)?);
-            }
-            ("tier.ram", _) => limits += &format!("{key}={} ", bytes()?),
-            ("memory.reclaim", _) => reclaim = format!("reclaim={}", bytes()?),
+            ("memory.high", "max") => limits.high = Some(Bound::Max),
+            ("tier.ram", "max") => limits.ram = Some(Bound::Max),
+            ("memory.max", _) => limits.max = Some(at_least(bytes()?)?),
+            ("memory.high", _) => limits.high = Some(Bound::Bytes(at_least(bytes()?)?)),
+            ("tier.ram", _) => limits.ram = Some(Bound::Bytes(bytes()?)),
+            ("memory.reclaim", _) => reclaim = Some(Request::Reclaim(Reclaim::Bytes(bytes()?))),
             _ => {
                 return Err(format!(
                     "'{key}' is not a key; write memory.max, memory.high, memory.reclaim or tier.ram"
@@ -60,19 +60,14 @@ fn requests(settings: &[String], total: u64) -> Result<[String; 2], String> {
             }
         }
     }
-    Ok([limits, reclaim])
+    let limits = (limits != Limits::default()).then_some(Request::Limits(limits));
+    Ok(limits.into_iter().chain(reclaim).collect())
 }
 
 /// Asks the run that process `pid` belongs to for the changes, and waits until they are done.
 pub fn have(pid: u32, settings: &[String]) -> Result<(), String> {
     let requests = requests(settings, memory_total())?;
-    for request in requests.iter().filter(|request| !request.is_empty()) {
-        let answer = ask(pid, HELLO_SET, request)?;
-        if let Some(reason) = answer.strip_prefix(REFUSED) {
-            return Err(reason.to_owned());
-        }
-    }
-    Ok(())
+    requests.iter().try_for_each(|request| ask(pid, request, Patience::Endless))
 }
 
 /// Changes the run.
@@ -88,18 +83,26 @@ pub fn set(arguments: &Arguments) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::requests;
+    use super::*;
 
-    fn of(words: &str) -> Result<[String; 2], String> {
+    fn of(words: &str) -> Result<Vec<Request>, String> {
         requests(&words.split(' ').map(str::to_owned).collect::<Vec<_>>(), 1 << 30)
     }
 
     #[test]
     fn sizes_in_settings_are_sent_in_bytes() {
-        let [limits, reclaim] =
-            of("memory.reclaim=1M memory.max=25% memory.high=max tier.ram=64k").unwrap();
-        assert_eq!(limits, "memory.max=268435456 memory.high=max tier.ram=65536 ");
-        assert_eq!(reclaim, "reclaim=1048576");
+        let limits = Limits {
+            max: Some(268_435_456),
+            high: Some(Bound::Max),
+            ram: Some(Bound::Bytes(65536)),
+            keep: false,
+        };
+        let reclaim = Request::Reclaim(Reclaim::Bytes(1_048_576));
+        assert_eq!(
+            of("memory.reclaim=1M memory.max=25% memory.high=max tier.ram=64k"),
+            Ok(vec![Request::Limits(limits), reclaim.clone()])
+        );
+        assert_eq!(of("memory.reclaim=1M"), Ok(vec![reclaim]));
     }
 
     #[test]

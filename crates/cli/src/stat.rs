@@ -1,15 +1,13 @@
 //! `ebb stat` asks the pager of a run for its figures, over the socket in the user's runtime
 //! folder.
 
-use crate::line::{converse, no_answer};
 use crate::picture::{Picture, Sample};
 use crate::{folder, metrics};
-use ebb_agent::protocol::HELLO_STAT;
-use ebb_pager::patience::Patience;
-use ebb_pager::{FAULTS, FAULTS_JSON, PRESSURE};
+use ebb_control::{
+    Client, Content, ControlError, Faults, MemoryPressure, Metric, Metrics, Patience, Request,
+};
 use ebb_sys::proc;
-use ebb_sys::socket::Socket;
-use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -72,6 +70,33 @@ enum Format {
     Openmetrics,
 }
 
+/// Answer of a run: figures, or text that is shown as it is.
+enum Told {
+    Metrics(Metrics),
+    Text(String),
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Metrics(metrics) => metrics.fmt(f),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+fn metrics(pid: u32) -> Result<Metrics, String> {
+    ask(pid, &Request::Metrics, Patience::Answer)
+}
+
+fn pressure(pid: u32) -> Result<MemoryPressure, String> {
+    ask(pid, &Request::Pressure, Patience::Answer)
+}
+
+fn faults(pid: u32) -> Result<Faults, String> {
+    ask(pid, &Request::Faults, Patience::Answer)
+}
+
 impl Arguments {
     /// Returns the process, and the interval if its run is asked repeatedly. In `--watch 4711`
     /// without PID the number is the process.
@@ -88,24 +113,29 @@ impl Arguments {
         }
     }
 
-    /// Asks for the figures and returns them in the chosen form.
-    fn text(&self, pid: u32) -> Result<String, String> {
-        let ask = |request| ask(pid, HELLO_STAT, request);
-        match (self.faults, self.format) {
-            (true, Format::Text) => ask(FAULTS),
-            (true, Format::Json) => ask(FAULTS_JSON),
-            (true, Format::Openmetrics) => Err(
-                "--faults has no format openmetrics; write --format json, or leave --faults out"
-                    .into(),
-            ),
-            (false, _) if self.pressure => ask(PRESSURE),
-            (false, Format::Text) => ask(""),
-            (false, Format::Json) => Ok(metrics::json(&ask("")?)),
-            (false, Format::Openmetrics) => {
-                metrics::openmetrics(pid, &ask("")?, &ask(PRESSURE)?, &ask(FAULTS_JSON)?)
-                    .map_err(|error| error.to_string())
+    /// Asks for the figures in the chosen form.
+    fn told(&self, pid: u32) -> Result<Told, String> {
+        Ok(match (self.faults, self.format) {
+            (true, Format::Text) => Told::Text(faults(pid)?.to_string()),
+            (true, Format::Json) => {
+                let json = serde_json::to_string(&faults(pid)?).expect("numbers and names");
+                Told::Text(json + "\n")
             }
-        }
+            (true, Format::Openmetrics) => {
+                return Err(
+                    "--faults has no format openmetrics; write --format json, or leave --faults out"
+                        .into(),
+                );
+            }
+            (false, _) if self.pressure => Told::Text(pressure(pid)?.to_string()),
+            (false, Format::Text) => Told::Metrics(metrics(pid)?),
+            (false, Format::Json) => Told::Text(metrics::json(&metrics(pid)?)),
+            (false, Format::Openmetrics) => {
+                let all = (metrics(pid)?, pressure(pid)?, faults(pid)?);
+                let text = metrics::openmetrics(pid, &all.0, &all.1, &all.2);
+                Told::Text(text.map_err(|error| error.to_string())?)
+            }
+        })
     }
 
     /// Prints the figures repeatedly, until the run ends or the output is closed.
@@ -121,26 +151,26 @@ impl Arguments {
         if let Some(file) = &self.svg {
             return draw(supervisor, every, file);
         }
-        let mut before: Option<(Instant, String)> = None;
+        let mut before: Option<(Instant, Told)> = None;
         loop {
             let at = Instant::now();
-            let text = match self.text(supervisor) {
-                Ok(text) => text,
+            let told = match self.told(supervisor) {
+                Ok(told) => told,
                 Err(_) if before.is_some() && has_ended(supervisor) => return Ok(()),
                 Err(reason) => return Err(reason),
             };
-            let shown = match (&before, self.format) {
-                (_, Format::Json) => with_time(&text),
-                (None, _) => text.clone(),
-                (Some(_), _) if self.pressure || self.faults => format!("\n{text}"),
-                (Some((then, before)), _) => {
-                    format!("\n{}", changes(before, &text, at.duration_since(*then).as_secs_f64()))
+            let shown = match (&before, &told) {
+                _ if self.format == Format::Json => with_time(&told.to_string()),
+                (None, told) => told.to_string(),
+                (Some((then, Told::Metrics(before))), Told::Metrics(now)) => {
+                    format!("\n{}", changes(before, now, at.duration_since(*then).as_secs_f64()))
                 }
+                (Some(_), told) => format!("\n{told}"),
             };
             if !reads(&shown) {
                 return Ok(());
             }
-            before = Some((at, text));
+            before = Some((at, told));
             std::thread::sleep(every.saturating_sub(at.elapsed()));
         }
     }
@@ -164,12 +194,11 @@ fn draw(supervisor: u32, every: Duration, file: &Path) -> Result<(), String> {
     let mut began = None;
     loop {
         let at = Instant::now();
-        let told = ask(supervisor, HELLO_STAT, "")
-            .and_then(|stat| Ok((stat, ask(supervisor, HELLO_STAT, PRESSURE)?)));
+        let told = metrics(supervisor).and_then(|metrics| Ok((metrics, pressure(supervisor)?)));
         match told {
-            Ok((stat, pressure)) => {
+            Ok((metrics, pressure)) => {
                 let since = at - *began.get_or_insert(at);
-                picture.add(Sample::of(since.as_secs_f64(), &stat, &pressure));
+                picture.add(Sample::of(since.as_secs_f64(), &metrics, &pressure));
             }
             Err(_) if has_ended(supervisor) => return write(&picture),
             Err(reason) => return Err(reason),
@@ -198,15 +227,13 @@ fn with_time(object: &str) -> String {
 }
 
 /// Returns the figures that have changed, each with its change in a second.
-fn changes(before: &str, now: &str, seconds: f64) -> String {
-    let old: HashMap<&str, &str> = before.lines().filter_map(|line| line.split_once(' ')).collect();
+fn changes(before: &Metrics, now: &Metrics, seconds: f64) -> String {
     let mut text = String::new();
-    for (name, value) in now.lines().filter_map(|line| line.split_once(' ')) {
-        let [then, now] = [old.get(name).copied().unwrap_or("0"), value].map(str::parse::<f64>);
-        if let (Ok(then), Ok(now)) = (then, now)
-            && then != now
-        {
-            text += &format!("{name} {value} {:+.1}/s\n", (now - then) / seconds.max(0.001));
+    for Metric { name, value, .. } in &now.0 {
+        let then = before.value(name).unwrap_or(0);
+        if then != *value {
+            let change = (*value as f64 - then as f64) / seconds.max(0.001);
+            text += &format!("{name} {value} {change:+.1}/s\n");
         }
     }
     if text.is_empty() { "nothing has changed\n".to_owned() } else { text }
@@ -235,7 +262,7 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
         }
     };
     let done = match every {
-        None => arguments.text(pid).map(|text| say(&text)),
+        None => arguments.told(pid).map(|told| say(&told.to_string())),
         Some(every) => arguments.watch(pid, every),
     };
     match done {
@@ -248,36 +275,50 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 }
 
 /// Asks the run that `pid` belongs to.
-pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
-    // Changes for `ebb set` and `ebb lru-gen` may take long, so their answers have no time limit.
-    let patience = (kind == HELLO_STAT).then_some(Patience::Answer);
-    let (_, line) = line_to(pid).map_err(no_answer)?.ok_or_else(|| no_run(pid))?;
-    converse(&line, kind, request, patience)
+pub fn ask<T: Content>(pid: u32, request: &Request, patience: Patience) -> Result<T, String> {
+    Ok(client_to(pid)?.1.ask(request, patience)?)
 }
 
 /// Returns the PID of the supervisor (`ebb run`) that `pid` belongs to.
 pub fn supervisor_of(pid: u32) -> Result<u32, String> {
-    line_to(pid).map_err(no_answer)?.map(|(supervisor, _)| supervisor).ok_or_else(|| no_run(pid))
+    client_to(pid).map(|(supervisor, _)| supervisor)
 }
 
-/// Connects to the run of this supervisor.
+/// Asks the run of this supervisor, as a command that asks repeatedly.
 #[cfg(feature = "top")]
-pub fn connect_supervisor(supervisor: u32) -> Result<Socket, String> {
-    line_of_run(supervisor).map_err(no_answer)?.ok_or_else(|| no_run(supervisor))
+pub fn ask_supervisor<T: Content>(supervisor: u32, request: &Request) -> Result<T, String> {
+    let client = client_of_run(supervisor).map_err(ControlError::from)?;
+    Ok(client.ok_or_else(|| no_run(supervisor))?.ask(request, Patience::Glance)?)
 }
 
 /// Returns whether a run that does not answer has ended, so that nothing is left to ask.
 pub fn has_ended(supervisor: u32) -> bool {
-    matches!(line_of_run(supervisor), Ok(None))
+    matches!(client_of_run(supervisor), Ok(None))
 }
 
 /// Connects to a run by the PID of its supervisor, or of its program with `--exec` and `ebb
 /// attach`.
-fn line_of_run(number: u32) -> std::io::Result<Option<Socket>> {
-    match folder::line_to(number)? {
-        Some(line) => Ok(Some(line)),
-        None => Ok(folder::line_of_member(number)?.map(|(_, line)| line)),
+fn client_of_run(number: u32) -> std::io::Result<Option<Client>> {
+    match folder::client_to(number)? {
+        Some(client) => Ok(Some(client)),
+        None => Ok(folder::client_of_member(number)?.map(|(_, client)| client)),
     }
+}
+
+/// Finds the run that a process belongs to. Returns the run's number and a connection to it.
+fn client_to(process: u32) -> Result<(u32, Client), String> {
+    let find = || {
+        let mut pid = process;
+        while pid > 1 {
+            if let Some(client) = folder::client_to(pid)? {
+                return Ok(Some((pid, client)));
+            }
+            let Some(parent) = proc::parent(pid) else { break };
+            pid = parent;
+        }
+        folder::client_of_member(process)
+    };
+    find().map_err(ControlError::from)?.ok_or_else(|| no_run(process))
 }
 
 fn no_run(pid: u32) -> String {
@@ -287,30 +328,20 @@ fn no_run(pid: u32) -> String {
     )
 }
 
-/// Finds the run that a process belongs to. Returns the run's number and a connection to it.
-fn line_to(process: u32) -> std::io::Result<Option<(u32, Socket)>> {
-    let mut pid = process;
-    while pid > 1 {
-        if let Some(line) = folder::line_to(pid)? {
-            return Ok(Some((pid, line)));
-        }
-        let Some(parent) = proc::parent(pid) else { break };
-        pid = parent;
-    }
-    folder::line_of_member(process)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{changes, with_time};
+    use super::{Metric, Metrics, changes, with_time};
 
     #[test]
     fn changed_figures_are_printed_with_their_rates() {
-        let before = "pgfault 10\nnr_free_pages 9\nnr_anon_pages 5\n";
-        let now = "pgfault 30\nnr_free_pages 4\nnr_anon_pages 5\nnew 2\n";
+        let of = |figures: &[(&str, u64)]| {
+            Metrics(figures.iter().map(|&(name, value)| Metric::counter(name, value)).collect())
+        };
+        let before = of(&[("pgfault", 10), ("nr_free_pages", 9), ("nr_anon_pages", 5)]);
+        let now = of(&[("pgfault", 30), ("nr_free_pages", 4), ("nr_anon_pages", 5), ("new", 2)]);
         let text = "pgfault 30 +10.0/s\nnr_free_pages 4 -2.5/s\nnew 2 +1.0/s\n";
-        assert_eq!(changes(before, now, 2.0), text);
-        assert_eq!(changes(now, now, 2.0), "nothing has changed\n");
+        assert_eq!(changes(&before, &now, 2.0), text);
+        assert_eq!(changes(&now, &now, 2.0), "nothing has changed\n");
     }
 
     #[test]

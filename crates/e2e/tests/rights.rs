@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
+use ebb_control::{ControlError, Limits, Request, answer_to_bytes};
 use ebb_e2e::account::Account;
 use ebb_e2e::build;
 use ebb_e2e::launch::{Launch, Outcome, Running};
@@ -522,16 +523,16 @@ fn a_pager_refuses_a_supervisor_that_is_another_program() {
 #[test]
 fn a_process_of_another_user_joins_and_its_user_may_not_change_the_run() {
     const ASK: &str = r#"
-import os, socket, struct, sys
+import os, socket, sys
 maps = open("/proc/%s/maps" % sys.argv[1]).read()
 image = next(word for word in maps.split() if word.endswith("agent.image"))
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 line.connect(os.path.dirname(image) + "/socket")
-for kind, text in [(2, b""), (4, b"detach"), (4, b"memory.max=1073741824")]:
+for request in sys.argv[2:]:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.connect(os.path.dirname(image) + "/socket")
-    line.send(struct.pack("=4I2Q", 0x31424245, 7, kind, 0, 0, 0) + text)
-    print(struct.unpack("=2I", line.recv(64)) == (0x31424245, 1))
+    line.send(bytes.fromhex(request))
+    print(line.recv(64).hex())
 "#;
     // Prints its PID and passes over its pages until a file exists.
     const PROGRAM: &str = r#"
@@ -571,8 +572,13 @@ print("wrong", wrong)
         let kib = anonymous.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
         maps.contains("agent.image") && kib.is_some_and(|kib| kib < 32 << 10)
     });
-    let outcome = account.run(&format!("{python} {} {pid}", script.display()));
-    assert_eq!(outcome.expect_code(0).text(), "True\nTrue\nTrue\n", "{}", outcome.stderr);
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let limits = Request::Limits(Limits { max: Some(1 << 30), ..Limits::default() });
+    let requests = [Request::Metrics, Request::Detach, limits].map(|it| hex(it.to_bytes()));
+    let outcome =
+        account.run(&format!("{python} {} {pid} {}", script.display(), requests.join(" ")));
+    let refused = hex(answer_to_bytes(&Err(ControlError::Refused))) + "\n";
+    assert_eq!(outcome.expect_code(0).text(), refused.repeat(3), "{}", outcome.stderr);
     assert!(ebb(&["detach"]).status().expect("ebb runs").success());
     assert!(attached.wait().expect("it ends").success());
     fs::write(&end, "").expect("a file");

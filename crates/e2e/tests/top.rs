@@ -1,15 +1,12 @@
 //! Tests `ebb top` in a terminal of 80x24: what it shows, what its keys do, and how it leaves.
 
-use ebb_agent::protocol::{HELLO_STAT, Hello, MAGIC, VERSION};
-use ebb_control::View;
+use ebb_control::{Client, ControlError, Patience, Request, View};
 use ebb_e2e::MIB;
 use ebb_e2e::build::ebb;
 use ebb_e2e::launch::{Launch, Running, send};
 use ebb_e2e::same::need;
 use ebb_e2e::tree::folders_of;
-use ebb_pager::view::VIEW;
-use ebb_sys::socket::Socket;
-use ebb_testing::{Guard, HANG, eventually, eventually_is, eventually_some, give_time};
+use ebb_testing::{Guard, eventually, eventually_is, eventually_some, give_time};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -409,34 +406,28 @@ fn socket_of(run: &Running) -> PathBuf {
     folders_of(run.pid()).first().expect("a folder").join("socket")
 }
 
-/// Sends a question to a run.
-fn ask(socket: &Path, request: &str) -> Socket {
-    let hello = Hello { magic: MAGIC, version: VERSION, kind: HELLO_STAT, ..Hello::default() };
-    let line = eventually_some("room for a line", || Socket::connect_now(socket).expect("a line"));
-    let message = [&hello.to_bytes()[..], request.as_bytes()].concat();
-    line.send(&message, &[]).expect("it is taken");
-    line
+/// Asks a run for its view, with the areas of a process.
+fn ask(socket: &Path, areas_of: u32) -> Client {
+    let client = Client::connect(socket, Patience::Endless).expect("a connection");
+    client.send(&Request::View { areas_of }).expect("it is taken");
+    client
 }
 
-/// Returns the answer to a question.
-fn hear(line: &Socket) -> std::io::Result<String> {
-    assert!(line.is_ready_within(HANG), "no answer in {HANG:?}");
-    let mut bytes = vec![0; 64 << 10];
-    let got = line.receive(&mut bytes, &mut Vec::new())?;
-    Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
+/// Returns the answer; None if too many questions wait.
+fn hear(client: &Client) -> Option<View> {
+    match eventually_some("an answer", || match client.receive::<Box<View>>(Patience::Answer) {
+        Err(ControlError::Late) => None,
+        answer => Some(answer),
+    }) {
+        Err(ControlError::NotDone(why)) if why.starts_with("too many") => None,
+        answer => Some(*answer.expect("a view")),
+    }
 }
-
-/// Answer of a run when too many questions wait.
-const REFUSED: &str = "error: too many";
 
 /// Returns a run's view of itself, with the areas of a process. Asks again if too many questions
 /// wait.
 fn view_of(socket: &Path, areas_of: u32) -> View {
-    let text = eventually_some("a view", || {
-        let text = hear(&ask(socket, &format!("{VIEW} {areas_of}"))).expect("an answer");
-        (!text.starts_with(REFUSED)).then_some(text)
-    });
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    eventually_some("a view", || hear(&ask(socket, areas_of)))
 }
 
 /// Shows that the view of an idle process adds up. Its pages by location, by area and by part equal
@@ -502,13 +493,12 @@ fn a_client_that_reads_no_answers_does_not_block_a_run() {
     run.wait_for("ready");
     let socket = socket_of(&run);
     eventually("sixteen may wait", || {
-        let deaf: Vec<Socket> = (0..40).map(|_| ask(&socket, VIEW)).collect();
-        let is_refused = |line: &&Socket| hear(line).is_ok_and(|text| text.starts_with(REFUSED));
-        let refused = deaf.iter().filter(is_refused).count();
+        let deaf: Vec<Client> = (0..40).map(|_| ask(&socket, 0)).collect();
+        let refused = deaf.iter().filter(|client| hear(client).is_none()).count();
         assert!(refused < 40, "the first may");
         refused > 0
     });
-    let _deaf: Vec<Socket> = (0..40).map(|_| ask(&socket, VIEW)).collect();
+    let _deaf: Vec<Client> = (0..40).map(|_| ask(&socket, 0)).collect();
     let stat = Launch::new(ebb()).arg("stat").arg(run.pid().to_string()).run();
     stat.expect_code(0);
     // A client that reads gets its answer in turn, or a message that too many ask.

@@ -13,15 +13,13 @@
 //! * DETACH-5: The process itself unmaps the memory that was mapped for the agent, when the agent's
 //!   thread has ended ([`crate::inject`]).
 
-use crate::inject;
 use crate::limits::SLICE_PAGES;
 use crate::link::Link;
-use crate::lru_gen::{DONE, REFUSED};
 use crate::mm::Mm;
 use crate::patience::{Patience, Wait};
 use crate::seam::{Connection, Process};
 use crate::server::Pager;
-use crate::unmapped;
+use crate::{control, inject, unmapped};
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, Vpn};
 use ebb_sys::{proc, signals};
@@ -87,23 +85,21 @@ impl Detach {
         may
     }
 
-    fn answer(&self, text: &str) {
+    fn answer(&self, result: &Result<(), String>) {
         let lines = std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
-        // The command may have ended.
-        lines.iter().for_each(|line| drop(line.say(text.as_bytes())));
+        lines.iter().for_each(|line| control::done(&**line, result.clone()));
     }
 }
 
 /// Handles a command's request to detach. The supervisor has to know, so it gets a signal and then
 /// makes the request to this pager.
-pub fn asked(pager: &Pager, line: Box<dyn Connection>) -> std::io::Result<()> {
+pub fn asked(pager: &Pager, line: Box<dyn Connection>) {
     if !pager.config.attached {
         let why = "ebb run started the process, and Ebb's hooks cannot leave it; ebb set PID memory.max=SIZE gives it more memory";
-        return line.say(format!("{REFUSED}{why}").as_bytes());
+        return control::done(&*line, Err(why.into()));
     }
     pager.detach.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     tell_supervisor(pager);
-    Ok(())
 }
 
 /// Signals the supervisor to request the detach. Without a supervisor a detach is under way
@@ -121,10 +117,7 @@ fn tell_supervisor(pager: &Pager) {
 /// Fails if a process cannot be given back (DETACH-4).
 pub fn run(pager: &Arc<Pager>) -> Result<(), String> {
     let result = try_run(pager);
-    match &result {
-        Ok(()) => pager.detach.answer(DONE),
-        Err(reason) => pager.detach.answer(&format!("{REFUSED}{reason}")),
-    }
+    pager.detach.answer(&result);
     result
 }
 

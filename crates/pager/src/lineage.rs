@@ -187,15 +187,9 @@ fn is_awaited(pager: &Pager) -> bool {
     started.into_iter().any(|pid| !matches!(proc::state(pid), None | Some('Z' | 'X')))
 }
 
-/// Answers a client whether process `pid` belongs to the run: "1" or "0".
-pub fn has_member(pager: &Pager, pid: &str) -> String {
-    let member = pid.trim().parse().is_ok_and(|pid| tree(pager).contains(&pid));
-    u8::from(member).to_string()
-}
-
-/// Answers a client with the process number that identifies the run: 0 if this is the supervisor's.
-pub fn number(pager: &Pager) -> String {
-    pager.lineage.number(pager).unwrap_or(0).to_string()
+/// Returns the process number that identifies the run; None if this is the supervisor's.
+pub fn number(pager: &Pager) -> Option<u32> {
+    pager.lineage.number(pager)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Answers clients of the run's socket. A new program brings its userfaultfd. A forked child gets
-//! the userfaultfd that the fork message delivered. `ebb stat`, `ebb top` and `ebb lru-gen` get
-//! figures about the run, and `ebb set` changes its limits.
+//! the userfaultfd that the fork message delivered. Commands of the run's user (`ebb stat`, `ebb
+//! set`) speak another protocol, whose first bytes tell them from agents ([`ebb_control`]).
 //!
 //! * LISTENER-1: the listener waits for no client. It reads and writes only a connection that is
 //!   ready. It uses a received descriptor only after a check of the descriptor's type. A process of
@@ -8,9 +8,7 @@
 //! * LISTENER-2: only the user of the run and root may query figures or change settings. Other
 //!   users reach the socket if root has attached to a process of theirs. They may join.
 
-use crate::counters;
 use crate::events::Why;
-use crate::fork;
 use crate::limits::{LISTENER_PATIENCE, LOOK_PAUSE};
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
@@ -18,10 +16,9 @@ use crate::patience::{Patience, Wait};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Connection, Process};
 use crate::server::Pager;
-use crate::{lru_gen, resize, stat, view};
-use ebb_agent::protocol::{
-    Answer, DOORBELLS, HELLO_FORKED, HELLO_LRU_GEN, HELLO_SET, HELLO_STAT, Hello, MAGIC,
-};
+use crate::{control, counters, fork};
+use ebb_agent::protocol::{Answer, DOORBELLS, HELLO_FORKED, Hello, MAGIC};
+use ebb_control::{ControlError, REQUEST_MAX, Request};
 use ebb_mm::resident::Space;
 use ebb_sys::socket::Listener;
 use ebb_sys::uffd::{Mode, PlaceError, feature};
@@ -181,11 +178,6 @@ fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Whether a hello of this kind may carry text.
-fn asks(kind: u32) -> bool {
-    matches!(kind, HELLO_STAT | HELLO_LRU_GEN | HELLO_SET)
-}
-
 fn refuse(connection: &dyn Connection) -> std::io::Result<()> {
     connection.say(&Answer { magic: MAGIC, refused: 1 }.to_bytes())
 }
@@ -193,7 +185,7 @@ fn refuse(connection: &dyn Connection) -> std::io::Result<()> {
 /// Reads a hello and answers it. Returns the caller if there is no data, because the sender has
 /// taken it back.
 fn hello(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> {
-    let mut bytes = [0; 4096];
+    let mut bytes = [0; REQUEST_MAX];
     let mut uffd = None;
     match caller.connection.hear(&mut bytes, &mut uffd)? {
         None => Ok(Some(caller)),
@@ -210,32 +202,22 @@ fn heard(
     uffd: Option<Box<dyn AddressSpace>>,
 ) -> std::io::Result<()> {
     let Caller { connection, child, .. } = caller;
-    if Hello::kind_in_other_version(bytes).is_some_and(asks) {
-        // `ebb top` asks all runs of its user, whatever their versions are. It understands the end
-        // of the connection, and the program's user needs no message.
+    if let Some(request) = Request::from_bytes(bytes) {
+        // A fetched process may belong to another user. It may neither query nor change anything.
+        let may = child.is_none() && connection.is_of_owner();
+        match if may { request } else { Err(ControlError::Refused) } {
+            Ok(request) => control::serve(pager, request, connection),
+            // `ebb top` asks all runs of its user, whatever their versions are. The program's user
+            // needs no message.
+            Err(error) => control::say(&*connection, &Err(error)),
+        }
         return Ok(());
     }
-    let (head, text) = bytes.split_at(bytes.len().min(size_of::<Hello>()));
-    let hello = Hello::from_bytes(head)
-        .filter(|hello| text.is_empty() || asks(hello.kind))
+    if Hello::is_old_command(bytes) {
+        return Ok(());
+    }
+    let hello = Hello::from_bytes(bytes)
         .ok_or_else(|| std::io::Error::other("its hello is not valid (another version of ebb?)"))?;
-    // A fetched process may belong to another user. It may neither query nor change anything.
-    if asks(hello.kind) && (child.is_some() || !connection.is_of_owner()) {
-        return refuse(&*connection);
-    }
-    if hello.kind == HELLO_STAT {
-        if let Some(areas_of) = view::wanted(text) {
-            pager.looks.add(areas_of, connection);
-            return Ok(());
-        }
-        return connection.say(stat::answer(pager, text).as_bytes());
-    }
-    if hello.kind == HELLO_LRU_GEN {
-        return lru_gen::asked(pager, &String::from_utf8_lossy(text), connection);
-    }
-    if hello.kind == HELLO_SET {
-        return resize::asked(pager, &String::from_utf8_lossy(text), connection);
-    }
     let joined = match (hello.kind, child) {
         (HELLO_FORKED, Some(child)) => welcome(pager, &child, connection),
         (HELLO_FORKED, None) => hello_forked(pager, connection),
@@ -436,22 +418,70 @@ mod tests {
     use crate::quiet;
     use crate::seam::Clock;
     use ebb_agent::protocol::VERSION;
+    use ebb_control::{ANSWER_MAX, Limits, Response, answer_from_bytes};
     use ebb_sys::socket::Socket;
+
+    /// Has the listener hear a message. Returns whether there is a message about it for the user,
+    /// and the answer.
+    fn says(bytes: &[u8], child: Option<Arc<Mm>>) -> (bool, Vec<u8>) {
+        let pager = Arc::new(quiet::pager_by(Clock::simulated()));
+        let (connection, other) = Socket::pair().expect("two sockets");
+        let wait = Wait::new(&pager.clock, Patience::Hello);
+        let caller = Caller { connection: Box::new(connection), wait, child };
+        other.send(bytes, &[]).expect("it is heard");
+        let complains = hello(&pager, caller).is_err();
+        let mut answer = vec![0; ANSWER_MAX];
+        let got = other.receive(&mut answer, &mut Vec::new()).expect("an answer, or its end");
+        answer.truncate(got);
+        (complains, answer)
+    }
 
     /// Shows that a command of another version is turned away without a message. `ebb top` asks all
     /// runs of its user, and a message that an agent could not join appeared in each.
     #[test]
     fn a_command_of_another_version_leaves_no_message() {
-        let pager = Arc::new(quiet::pager_by(Clock::simulated()));
-        let says = |kind, version| {
-            let hello = Hello { magic: MAGIC, version, kind, ..Hello::default() };
-            let (connection, _other) = Socket::pair().expect("two sockets");
-            let wait = Wait::new(&pager.clock, Patience::Hello);
-            let caller = Caller { connection: Box::new(connection), wait, child: None };
-            heard(&pager, caller, &hello.to_bytes(), None).is_err()
-        };
-        assert!(!says(HELLO_STAT, VERSION + 1) && !says(HELLO_SET, VERSION - 1));
-        assert!(says(HELLO_FORKED, VERSION + 1), "an agent has a message");
+        let mut other = Request::Metrics.to_bytes();
+        other[ebb_control::MAGIC.len()] += 1;
+        let (complains, answer) = says(&other, None);
+        assert!(!complains && answer_from_bytes(&answer) == Err(ControlError::OtherVersion));
+        for version in [VERSION - 1, VERSION, VERSION + 1] {
+            for kind in 0..6 {
+                let hello = Hello { magic: MAGIC, version, kind, ..Hello::default() };
+                let bytes = [&hello.to_bytes()[..], b"faults json"].concat();
+                let is_command = (2..=4).contains(&kind);
+                assert_eq!(says(&bytes, None), (!is_command, vec![]), "{version} {kind}");
+            }
+        }
+        let hello = Hello { magic: MAGIC, version: VERSION + 1, ..Hello::default() };
+        assert!(says(&hello.to_bytes(), None).0, "an agent has a message");
+    }
+
+    #[test]
+    fn a_message_that_is_no_request_is_an_error_for_its_client_alone() {
+        let whole = Request::Metrics.to_bytes();
+        let long = [&whole[..whole.len() - 1], &[b'x'; 2 * REQUEST_MAX]].concat();
+        let deep = [&whole[..8], &[b'['; REQUEST_MAX]].concat();
+        let cut = &whole[..whole.len() - 1];
+        for bytes in [&whole[..4], &whole[..8], cut, &long, &deep, b"EBBC\x01\0\0\0{\"Enable\":-1}"]
+        {
+            let (complains, answer) = says(bytes, None);
+            assert!(!complains && answer_from_bytes(&answer) == Err(ControlError::Unknown));
+        }
+        assert_eq!(says(&whole[..3], None), (true, vec![]), "of no client");
+    }
+
+    /// Shows LISTENER-2 for a connection that the pager has fetched from a child.
+    #[test]
+    fn a_fetched_connection_gets_no_answer_to_a_request() {
+        let max = Some(1 << 30);
+        let limits = Request::Limits(Limits { max, ..Limits::default() });
+        for request in [Request::Metrics, limits, Request::Detach] {
+            let child = Arc::new(quiet::with_pool(quiet::Quiet::default()));
+            let (complains, answer) = says(&request.to_bytes(), Some(child));
+            assert!(!complains && answer_from_bytes(&answer) == Err(ControlError::Refused));
+        }
+        let answer = answer_from_bytes(&says(&Request::Metrics.to_bytes(), None).1);
+        assert!(matches!(answer, Ok(Response::Metrics(_))), "{answer:?}");
     }
 
     #[test]

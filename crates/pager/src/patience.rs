@@ -10,7 +10,8 @@
 //!   ([`Watch`]).
 //! * PATIENCE-3: This file has one row for each kind of wait, with its limit ([`Patience`]).
 //!
-//! Deadlines towards other machines (the remote tier) are settings, in the machine's time.
+//! Deadlines towards other machines (the remote tier) are settings, in the machine's time. A client
+//! that waits for a pager has `ebb_control::Patience`.
 
 use crate::broken::{Rule, is_broken};
 use crate::seam::Clock;
@@ -135,10 +136,6 @@ pub enum Patience {
     Killing,
     /// The files of a process whose memory map is locked. Then the search goes on without it.
     Files,
-    /// The answer of a run to a command. Then the command reports that the run does not answer.
-    Answer,
-    /// The answer of a run to a command that asks all runs, or one run repeatedly.
-    Glance,
     /// The last lines of messages or of a file, if their thread cannot write them. Then they are
     /// dropped.
     LastLines,
@@ -167,7 +164,6 @@ impl Patience {
                 Duration::from_secs(2)
             }
             Self::MemoryOwed => Duration::from_millis(2500),
-            Self::Glance => Duration::from_secs(3),
             Self::Unreadable
             | Self::Fork
             | Self::Passing
@@ -175,7 +171,7 @@ impl Patience {
             | Self::LastUse
             | Self::Hold
             | Self::Ending => Duration::from_secs(5),
-            Self::MemoryUnseen | Self::Detach | Self::Answer => Duration::from_secs(10),
+            Self::MemoryUnseen | Self::Detach => Duration::from_secs(10),
             Self::AwaitingAgent => Duration::from_secs(20),
             Self::Hello => Duration::from_secs(30),
         }

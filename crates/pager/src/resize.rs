@@ -7,21 +7,21 @@
 //!   before. The excess over the limit in between is too small for the freezer to act.
 //! * RESIZE-3: if the tree makes no progress towards a step for a while ([`Patience::Resize`]), the
 //!   step is undone, and the client learns how far the limit fell. That is less time than a run
-//!   gets before it is out of memory, so no request ends a run. With `keep=1` the limit is tried
+//!   gets before it is out of memory, so no request ends a run. With `keep` the limit is tried
 //!   again, after [`AGAIN`] and then less and less often, until a client sets another limit. `ebb
 //!   attach` uses this, because its process holds memory that it may release later.
-//! * RESIZE-4: a request with an invalid word changes nothing.
+//! * RESIZE-4: a request with an invalid limit changes nothing.
 //! * RESIZE-5: while a run is detached (`detach.rs`), its limit is lifted and nothing changes it. A
 //!   step under way waits.
 
 use crate::config::MEMORY_MIN_BYTES;
-use crate::detach;
+use crate::control;
 use crate::events::{By, Event};
-use crate::lru_gen::{DONE, REFUSED};
 use crate::patience::{Moment, Patience};
 use crate::pressure_target::PressureTarget;
 use crate::seam::Connection;
 use crate::server::Pager;
+use ebb_control::Limits;
 use ebb_mm::types::PAGE_SIZE;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -30,8 +30,6 @@ use std::time::{Duration, Instant};
 /// First and longest pause before a failed limit is tried again (RESIZE-3).
 const AGAIN: Duration = Duration::from_secs(2);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Request to end a run that was attached to.
-pub const DETACH: &str = "detach";
 /// Step as a share of the limit, and smallest step in pages (RESIZE-2).
 const STEP_SHARE: u64 = 128;
 const STEP_MIN: u64 = if cfg!(test) { 8 } else { 256 };
@@ -39,52 +37,22 @@ const STEP_MIN: u64 = if cfg!(test) { 8 } else { 256 };
 /// Interval at which small changes of a limit found by `PressureTarget` are reported.
 const FOUND_EVERY: Duration = Duration::from_secs(10);
 
-/// Requested limits, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Wish {
-    max: Option<u64>,
-    /// `u64::MAX` removes the limit.
-    high: Option<u64>,
-    ram: Option<u64>,
-    /// Whether to try the limit again later if it cannot be reached now.
-    keep: bool,
-}
-
-impl Wish {
-    fn parse(text: &str) -> Result<Self, String> {
-        let mut wish = Self::default();
-        for word in text.split_ascii_whitespace() {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("'{word}' has no ="))?;
-            let bytes = match value {
-                "max" => u64::MAX,
-                _ => value.parse().map_err(|_| format!("'{value}' is no number of bytes"))?,
-            };
-            match key {
-                "memory.max" => wish.max = Some(bytes),
-                "memory.high" => wish.high = Some(bytes),
-                "tier.ram" => wish.ram = Some(bytes),
-                "keep" => wish.keep = bytes != 0,
-                _ => return Err(format!("there is no '{key}' to set")),
-            }
+/// Checks requested limits (RESIZE-4).
+fn check(limits: &Limits) -> Result<(), String> {
+    match limits.max {
+        Some(max) if max < MEMORY_MIN_BYTES => {
+            Err(format!("memory.max={max} is less than the {MEMORY_MIN_BYTES} bytes needed"))
         }
-        if wish.max == Some(u64::MAX) {
-            return Err("memory.max=max: a run has a limit; write a size".into());
-        }
-        if let Some(max) = wish.max.filter(|&max| max < MEMORY_MIN_BYTES) {
-            return Err(format!(
-                "memory.max={max} is less than the {MEMORY_MIN_BYTES} bytes needed"
-            ));
-        }
-        Ok(wish)
+        _ => Ok(()),
     }
 }
 
 /// Requests for the monitor, each with the connection for its answer.
 #[derive(Debug, Default)]
-pub struct Wishes(Mutex<VecDeque<(Wish, Box<dyn Connection>)>>);
+pub struct Wishes(Mutex<VecDeque<(Limits, Box<dyn Connection>)>>);
 
 impl Wishes {
-    fn add(&self, wish: Wish, line: Box<dyn Connection>) {
+    fn add(&self, wish: Limits, line: Box<dyn Connection>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((wish, line));
     }
 
@@ -92,33 +60,21 @@ impl Wishes {
     /// for.
     #[cfg(test)]
     pub fn add_pages(&self, max: u64, keep: bool, line: Box<dyn Connection>) {
-        self.add(Wish { max: Some(max * PAGE_SIZE as u64), keep, ..Wish::default() }, line);
+        self.add(Limits { max: Some(max * PAGE_SIZE as u64), keep, ..Limits::default() }, line);
     }
 
-    fn next(&self) -> Option<(Wish, Box<dyn Connection>)> {
+    fn next(&self) -> Option<(Limits, Box<dyn Connection>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
-/// Takes a request of a client. Reclaim at once is kswapd's work.
-pub fn asked(pager: &Pager, request: &str, line: Box<dyn Connection>) -> std::io::Result<()> {
-    if request == DETACH {
-        return detach::asked(pager, line);
+/// Takes a request of a client.
+pub fn asked(pager: &Pager, wish: Limits, line: Box<dyn Connection>) {
+    if let Err(reason) = check(&wish) {
+        return control::done(&*line, Err(reason));
     }
-    if request.starts_with("reclaim=") {
-        pager.requests.add(request.to_owned(), line);
-        pager.kswapd.raise();
-        return Ok(());
-    }
-    match Wish::parse(request) {
-        Ok(wish) => {
-            pager.wishes.add(wish, line);
-            pager.monitor.raise();
-            Ok(())
-        }
-        // A client that cannot take the answer now gets none.
-        Err(reason) => line.say(format!("{REFUSED}{reason}").as_bytes()),
-    }
+    pager.wishes.add(wish, line);
+    pager.monitor.raise();
 }
 
 /// A fall of the limit that is under way.
@@ -219,19 +175,19 @@ impl Resize {
         self.under_way.is_some()
     }
 
-    fn begin(&mut self, pager: &Pager, wish: Wish, line: Box<dyn Connection>) {
-        if let Some(bytes) = wish.high {
-            self.high = (bytes != u64::MAX).then_some(bytes / PAGE_SIZE as u64);
+    fn begin(&mut self, pager: &Pager, wish: Limits, line: Box<dyn Connection>) {
+        if let Some(bound) = wish.high {
+            self.high = bound.bytes().map(|bytes| bytes / PAGE_SIZE as u64);
         }
-        if let Some(bytes) = wish.ram {
-            self.ram = (bytes != u64::MAX).then_some(bytes);
+        if let Some(bound) = wish.ram {
+            self.ram = bound.bytes();
         }
         let now = pager.resident().zone.limit();
         let target = wish.max.map_or(now, |bytes| bytes / PAGE_SIZE as u64);
         if target >= now {
             self.apply(pager, target);
             tell(pager, By::Set, target);
-            say(&*line, DONE);
+            control::done(&*line, Ok(()));
         } else {
             self.apply(pager, now);
             let since = pager.clock.moment();
@@ -262,7 +218,7 @@ impl Resize {
         if used <= limit {
             if limit == way.target {
                 tell(pager, By::Set, limit);
-                return way.line.iter().for_each(|line| say(&**line, DONE));
+                return way.line.iter().for_each(|line| control::done(&**line, Ok(())));
             }
             if limit < way.from {
                 // The attempt made progress.
@@ -290,10 +246,10 @@ impl Resize {
             let tried = if way.again.is_some() { "; Ebb tries again" } else { "" };
             let (is, not) = (mib(way.reached), mib(way.target));
             let text = format!(
-                "{REFUSED}memory.max is {is:.1} MiB now, not {not:.1}: no more pages could leave memory (they are \
+                "memory.max is {is:.1} MiB now, not {not:.1}: no more pages could leave memory (they are \
                  locked, not writable or not managed, or a tier is full){tried}"
             );
-            say(&**line, &text);
+            control::done(&**line, Err(text));
         }
         self.kept = way.again.map(|pause| Kept {
             target: way.target,
@@ -338,30 +294,14 @@ fn tell(pager: &Pager, by: By, wanted: u64) {
     });
 }
 
-/// Answers the client, which may have left.
-fn say(line: &dyn Connection, text: &str) {
-    let _ = line.say(text.as_bytes());
-}
-
 #[cfg(test)]
 mod tests {
-    use super::Wish;
+    use super::*;
 
     #[test]
-    fn a_request_for_limits_is_understood_whole_or_refused() {
-        let wish = Wish::parse("memory.max=67108864 memory.high=max tier.ram=1024").unwrap();
-        let all = Wish { max: Some(64 << 20), high: Some(u64::MAX), ram: Some(1024), keep: false };
-        assert_eq!(wish, all);
-        assert_eq!(Wish::parse("memory.max=67108864 keep=1").map(|wish| wish.keep), Ok(true));
-        for (text, word) in [
-            ("memory.max", "no ="),
-            ("memory.max=64M", "'64M'"),
-            ("memory.max=max", "limit"),
-            ("memory.max=4096", "less than"),
-            ("memory.high=1 pids.max=1", "'pids.max'"),
-        ] {
-            let error = Wish::parse(text).unwrap_err();
-            assert!(error.contains(word), "{text}: {error}");
-        }
+    fn a_limit_in_which_no_program_runs_is_refused() {
+        let of = |max| check(&Limits { max, ..Limits::default() });
+        assert_eq!(of(Some(MEMORY_MIN_BYTES)).and(of(None)), Ok(()));
+        assert!(of(Some(4096)).is_err_and(|error| error.contains("less than")));
     }
 }

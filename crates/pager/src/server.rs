@@ -3,6 +3,7 @@
 use crate::account::Account;
 use crate::children::Candidates;
 use crate::config::Config;
+use crate::control::Requests;
 use crate::counters::{self, Counters};
 use crate::cpu_follow::{CPUS_MAX, CpuFollow};
 use crate::detach::{self, Detach};
@@ -10,7 +11,6 @@ use crate::events::{Event, Events, Why};
 use crate::limits::SLICE_PAGES;
 use crate::lineage::{self, Lineage};
 use crate::link::Link;
-use crate::lru_gen::Requests;
 use crate::messages;
 use crate::mm::Mm;
 use crate::patience::{self, Patience, Wait};

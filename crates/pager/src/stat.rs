@@ -1,9 +1,8 @@
-//! Shows the figures of a run while it lasts, for `ebb stat`.
+//! Makes the figures of a run while it lasts, for `ebb stat`.
 //!
 //! Only reads. Counters of the engine have the kernel's names. Names of figures that only Ebb has
 //! begin with `ebb_`.
 
-use crate::lineage;
 use crate::server::Pager;
 use ebb_control::{MemoryPressure, Metric, Metrics, Pressure, Unit};
 use ebb_mm::observe::psi;
@@ -11,19 +10,8 @@ use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::resident::FrameState;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Request for the times of faults, as lines for people.
-pub const FAULTS: &str = "faults";
-/// Request for the times of faults, as JSON.
-pub const FAULTS_JSON: &str = "faults json";
-/// Request for the run's memory pressure.
-pub const PRESSURE: &str = "pressure";
-
-/// Request for the command line.
-pub const COMMAND: &str = "command";
-/// Request for the process number that identifies a run with `--exec`.
-pub const PROGRAM: &str = "program";
-/// Request whether a process belongs to the run. The process number follows.
-pub const MEMBER: &str = "member ";
+/// Bytes of the longest command line in an answer. As JSON a byte takes six at most.
+const COMMAND_MAX: usize = 10 << 10;
 
 /// Counters that kswapd's protocol keeps itself.
 const OF_KSWAPD: [Event; 3] =
@@ -40,24 +28,6 @@ const OF_THE_LRU: [Event; 8] = [
     Event::EbbScanned,
     Event::EbbProtected,
 ];
-
-/// Answers a request: levels and counters, unless it asks for something else.
-pub fn answer(pager: &Pager, request: &[u8]) -> String {
-    match std::str::from_utf8(request) {
-        Ok(PRESSURE) => pressure(pager).to_string(),
-        Ok(FAULTS) => pager.account.faults().to_string(),
-        Ok(FAULTS_JSON) => {
-            // There are only numbers and fixed names, so this cannot fail.
-            serde_json::to_string(&pager.account.faults()).unwrap_or_default() + "\n"
-        }
-        Ok(COMMAND) => pager.config.command.join(" "),
-        Ok(PROGRAM) => lineage::number(pager),
-        Ok(request) if request.starts_with(MEMBER) => {
-            lineage::has_member(pager, &request[MEMBER.len()..])
-        }
-        _ => metrics(pager).to_string(),
-    }
-}
 
 /// Returns all levels and counters.
 pub fn metrics(pager: &Pager) -> Metrics {
@@ -102,6 +72,13 @@ pub fn pressure(pager: &Pager) -> MemoryPressure {
     MemoryPressure { some: of(psi.some()), full: of(psi.full()) }
 }
 
+/// Returns the program and its arguments in one line, cut if the line is too long for an answer.
+pub fn command(words: &[String]) -> String {
+    let mut line = words.join(" ");
+    line.truncate(line.floor_char_boundary(COMMAND_MAX));
+    line
+}
+
 /// Returns the counters under the kernel's names.
 fn counted(pager: &Pager) -> VmStat {
     let counters = &pager.counters;
@@ -131,7 +108,7 @@ fn counted(pager: &Pager) -> VmStat {
 mod tests {
     use super::*;
     use crate::quiet;
-    use ebb_control::MetricKind;
+    use ebb_control::{ANSWER_MAX, MetricKind, Response, answer_to_bytes};
 
     #[test]
     fn the_figures_are_levels_by_name_and_then_the_kernel_s_counters() {
@@ -147,5 +124,13 @@ mod tests {
         assert!(levels.iter().all(|level| level.kind == MetricKind::Gauge));
         assert!(counters.iter().all(|counter| counter.kind == MetricKind::Counter));
         assert_eq!(Metrics(counters.to_vec()).to_string(), VmStat::default().text());
+    }
+
+    #[test]
+    fn the_longest_command_line_is_one_message() {
+        let line = command(&["\u{1}".repeat(COMMAND_MAX - 1), "é".into()]);
+        assert_eq!(line.len(), COMMAND_MAX);
+        assert!(command(&["é".repeat(COMMAND_MAX)]).len() <= COMMAND_MAX);
+        assert!(answer_to_bytes(&Ok(Response::Text(line))).len() < ANSWER_MAX);
     }
 }

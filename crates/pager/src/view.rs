@@ -12,13 +12,12 @@
 //!   answer is limited.
 
 use crate::limits::SLICE_PAGES;
-use crate::lru_gen::REFUSED;
 use crate::mm::Mm;
 use crate::seam::{Connection, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
-use crate::stat;
-use ebb_control::{AreaView, Pages, ProcessView, Refaults, Tier, View};
+use crate::{control, stat};
+use ebb_control::{AreaView, Pages, ProcessView, Refaults, Response, Tier, View};
 use ebb_mm::observe::lru_gen::Enabled;
 use ebb_mm::observe::vmstat::Event;
 use ebb_mm::resident::Entry;
@@ -29,9 +28,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// The request: this word alone, or followed by the process whose areas are requested.
-pub const VIEW: &str = "view";
 
 /// Maximum number of waiting requests.
 const WAITING_MAX: usize = 16;
@@ -92,9 +88,8 @@ impl Looks {
             self.signal.raise();
         } else {
             drop(waiting);
-            // A client that cannot take the answer now gets none.
             let why = "too many instances of ebb top ask this run at once; end some";
-            let _ = line.say(format!("{REFUSED}{why}").as_bytes());
+            control::done(&*line, Err(why.into()));
         }
     }
 
@@ -103,21 +98,14 @@ impl Looks {
     }
 }
 
-/// Returns the process of a request, 0 if it names none. Returns None for other requests.
-pub fn wanted(request: &[u8]) -> Option<u32> {
-    let rest = std::str::from_utf8(request).ok()?.strip_prefix(VIEW)?;
-    if rest.is_empty() { Some(0) } else { rest.strip_prefix(' ')?.parse().ok() }
-}
-
 /// Runs the view thread.
 pub fn run(pager: &Arc<Pager>) {
     loop {
         pager.host.wait(&pager.looks.signal, Duration::from_secs(3600));
         for (areas_of, line) in pager.looks.take() {
             let began = pager.clock.now();
-            let text = serde_json::to_vec(&look(pager, areas_of)).unwrap_or_default();
-            // A client that cannot take the answer now gets none (VIEW-3).
-            let _ = line.say(&text);
+            // VIEW-3.
+            control::say(&*line, &Ok(Response::View(Box::new(look(pager, areas_of)))));
             drop(line);
             // VIEW-2.
             pager.host.sleep(pager.clock.since(began) * 3);
@@ -350,21 +338,12 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_control::FaultKind;
+    use ebb_control::{ANSWER_MAX, FaultKind, answer_to_bytes};
 
     fn area(start: u64, end: u64, name: &str) -> Area {
         let (readable, writable, executable, shared) = (true, true, false, false);
         let name = name.to_owned();
         Area { start, end, readable, writable, executable, shared, inode: 0, name }
-    }
-
-    #[test]
-    fn a_request_may_name_a_process() {
-        assert_eq!(wanted(b"view"), Some(0));
-        assert_eq!(wanted(b"view 4711"), Some(4711));
-        for other in [&b"views"[..], b"view ", b"view x", b"pressure", b"", b"\xff"] {
-            assert_eq!(wanted(other), None);
-        }
     }
 
     #[test]
@@ -438,7 +417,7 @@ mod tests {
             lru_gen: "x".repeat(4096),
             ..View::default()
         };
-        let text = serde_json::to_vec(&view).unwrap();
-        assert!(text.len() < 60 << 10, "{}", text.len());
+        let bytes = answer_to_bytes(&Ok(Response::View(Box::new(view))));
+        assert!(bytes.len() < ANSWER_MAX - (4 << 10), "{}", bytes.len());
     }
 }

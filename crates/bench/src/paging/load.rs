@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use ebb_agent::protocol::{ENV_SOCKET, HELLO_STAT, Hello, MAGIC, VERSION};
+use ebb_agent::protocol::ENV_SOCKET;
+use ebb_control::{Client, Metrics, Patience, Request};
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::proc;
 use ebb_sys::sched::CpuSet;
-use ebb_sys::socket::Socket;
 use serde::{Deserialize, Serialize};
 
 use super::looping::{self, SEED, WORDS};
@@ -295,29 +295,23 @@ fn cpu_us(siblings: bool) -> u64 {
 /// Returns the number of pages that Ebb swapped in, if this program runs under Ebb, or else the
 /// kernel.
 fn swapped_in(under_ebb: bool) -> Result<u64, String> {
-    let text = if under_ebb {
-        figures().map_err(|error| format!("the run does not tell its figures: {error}"))?
+    let value = if under_ebb {
+        let metrics =
+            metrics().map_err(|error| format!("the run does not tell its figures: {error}"))?;
+        metrics.value("pswpin")
     } else {
-        std::fs::read_to_string("/proc/vmstat").unwrap_or_default()
+        let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+        text.lines().find_map(|line| line.strip_prefix("pswpin ")?.parse().ok())
     };
-    let value = text.lines().find_map(|line| line.strip_prefix("pswpin "));
-    value.and_then(|value| value.parse().ok()).ok_or_else(|| "pswpin is not counted".into())
+    value.ok_or_else(|| "pswpin is not counted".into())
 }
 
-/// Returns the figures of the run that this program belongs to, as `ebb stat` shows them.
-fn figures() -> std::io::Result<String> {
-    let socket = std::env::var_os(ENV_SOCKET).ok_or(std::io::ErrorKind::NotFound)?;
-    let line = loop {
-        match Socket::connect_now(socket.as_ref())? {
-            Some(line) => break line,
-            None => std::thread::sleep(Duration::from_millis(20)),
-        }
-    };
-    let hello = Hello { magic: MAGIC, version: VERSION, kind: HELLO_STAT, ..Hello::default() };
-    line.send(&hello.to_bytes(), &[])?;
-    let mut bytes = vec![0; 64 << 10];
-    let got = line.receive(&mut bytes, &mut Vec::new())?;
-    Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
+/// Returns the figures of the run that this program belongs to.
+fn metrics() -> Result<Metrics, String> {
+    let socket = std::env::var_os(ENV_SOCKET).ok_or("it has no socket")?;
+    let client = Client::connect(socket.as_ref(), Patience::Endless);
+    let client = client.map_err(|error| error.to_string())?;
+    Ok(client.ask(&Request::Metrics, Patience::Endless)?)
 }
 
 /// Returns a size in bytes from a field in KiB of a file of /proc.

@@ -1,14 +1,9 @@
 //! Gets the figures for `ebb top`. A thread asks the runs, so that keys work while a run does not
 //! answer.
 
-use crate::line::converse;
-use crate::stat::{connect_supervisor, has_ended};
+use crate::stat::{ask_supervisor, has_ended};
 use crate::{ps, set};
-use ebb_agent::protocol::HELLO_STAT;
-use ebb_control::View;
-use ebb_pager::REFUSED;
-use ebb_pager::patience::Patience;
-use ebb_pager::view::VIEW;
+use ebb_control::{Request, View};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -96,22 +91,12 @@ fn ask_on(mut want: Want, every: Duration, wanted: &Receiver<Want>, to: &Sender<
 fn look(want: Want) -> News {
     match want {
         Want::Runs => News::Runs(ps::runs()),
-        Want::Run { supervisor, areas_of } => match view(supervisor, areas_of) {
-            Ok(view) => News::View { supervisor, at: Instant::now(), view: Box::new(view) },
-            Err(_) if has_ended(supervisor) => News::Ended(supervisor),
-            Err(reason) => News::Silent(supervisor, reason),
-        },
+        Want::Run { supervisor, areas_of } => {
+            match ask_supervisor(supervisor, &Request::View { areas_of }) {
+                Ok(view) => News::View { supervisor, at: Instant::now(), view },
+                Err(_) if has_ended(supervisor) => News::Ended(supervisor),
+                Err(reason) => News::Silent(supervisor, reason),
+            }
+        }
     }
-}
-
-fn view(supervisor: u32, areas_of: u32) -> Result<View, String> {
-    let line = connect_supervisor(supervisor)?;
-    let request = if areas_of == 0 { VIEW.to_owned() } else { format!("{VIEW} {areas_of}") };
-    let text = converse(&line, HELLO_STAT, &request, Some(Patience::Glance))?;
-    if let Some(reason) = text.strip_prefix(REFUSED) {
-        return Err(reason.to_owned());
-    }
-    serde_json::from_str(&text).map_err(|_| {
-        "another version of ebb started the run, and this one cannot read its figures".to_owned()
-    })
 }

@@ -4,9 +4,10 @@
 //! as many pages from the standby list, the oldest first.
 
 use super::Reclaim;
-use crate::lru_gen::{DONE, REFUSED};
+use crate::control;
 use crate::patience::{Patience, Wait};
 use ebb_agent::protocol::BATCH_MAX;
+use ebb_control::Reclaim as Work;
 use ebb_mm::observe::lru_gen::{Action, Command, CommandError, run_all};
 use ebb_mm::types::PAGE_SIZE;
 use std::sync::atomic::Ordering::SeqCst;
@@ -15,31 +16,26 @@ use std::time::Duration;
 impl Reclaim {
     /// Carries out the requests since the last call.
     pub fn serve_requests(&mut self) {
-        for (text, line) in self.pager.requests.take() {
-            if let Some(bytes) = text.strip_prefix("reclaim=") {
-                let answer = self.reclaim_bytes(bytes);
-                let _ = line.say(answer.as_bytes());
-                continue;
-            }
-            let mut last = None;
-            let done = run_all(&text, |command| {
-                last = Some(command);
-                self.carry_out(&command)
-            });
-            let answer = match done {
-                Ok(()) => DONE.to_owned(),
-                Err(error) => format!("{REFUSED}{}", explain(&text, error, last)),
+        for (work, line) in self.pager.requests.take() {
+            let result = match work {
+                Work::Bytes(bytes) => self.reclaim_bytes(bytes),
+                Work::LruGen(text) => self.run_commands(&text),
             };
-            // The client may have left.
-            let _ = line.say(answer.as_bytes());
+            control::done(&*line, result);
         }
     }
 
-    /// Reclaims so many bytes at once, as far as possible. Returns the answer.
-    fn reclaim_bytes(&mut self, bytes: &str) -> String {
-        let Ok(bytes) = bytes.parse::<u64>() else {
-            return format!("{REFUSED}'{bytes}' is no number of bytes");
-        };
+    fn run_commands(&mut self, text: &str) -> Result<(), String> {
+        let mut last = None;
+        let done = run_all(text, |command| {
+            last = Some(command);
+            self.carry_out(&command)
+        });
+        done.map_err(|error| explain(text, error, last))
+    }
+
+    /// Reclaims so many bytes at once. The error says how many could leave.
+    fn reclaim_bytes(&mut self, bytes: u64) -> Result<(), String> {
         self.have_managed();
         let (wanted, mut done) = (bytes.div_ceil(PAGE_SIZE as u64), 0);
         // If all pages are young the first pass only ages them.
@@ -57,10 +53,10 @@ impl Reclaim {
             done += stored;
         }
         if done >= wanted {
-            return DONE.to_owned();
+            return Ok(());
         }
         let mib = |pages: u64| pages as f64 / 256.0;
-        format!("{REFUSED}only {:.1} of {:.1} MiB could leave memory", mib(done), mib(wanted))
+        Err(format!("only {:.1} of {:.1} MiB could leave memory", mib(done), mib(wanted)))
     }
 
     fn carry_out(&mut self, command: &Command) -> Result<(), CommandError> {
