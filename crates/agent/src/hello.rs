@@ -44,12 +44,11 @@ pub struct Line {
     pub uffd: usize,
 }
 
-/// Joins the pager. The memory shared with the pager comes to lie at `table_place`. Returns an
-/// errno on failure.
-pub fn hello(kind: u32, table_place: usize) -> Result<Line, u32> {
+/// Joins the pager: a new program with its userfaultfd `own`, a forked child without. The memory
+/// shared with the pager comes to lie at `table_place`. Returns an errno on failure.
+pub fn hello(kind: u32, table_place: usize, own: Option<usize>) -> Result<Line, u32> {
     let forked = kind == HELLO_FORKED;
     let socket = if forked { connect_by_call().or_else(|_| connect())? } else { connect()? };
-    let own = if forked { None } else { Some(make_uffd()?) };
     let hello = Hello {
         magic: MAGIC,
         version: VERSION,
@@ -169,7 +168,8 @@ fn map_shared(memory: usize, place: usize) -> Result<&'static Shared, u32> {
     }
 }
 
-fn make_uffd() -> Result<usize, u32> {
+/// Makes the userfaultfd of a new program.
+pub fn make_uffd() -> Result<usize, u32> {
     const CLOEXEC_NONBLOCK: usize = 0x8_0000 | 0x800;
     // SAFETY: integers and one constant path.
     unsafe {

@@ -9,7 +9,7 @@ use crate::areas::Area;
 use crate::filter::{self, SET_SECCOMP};
 use crate::lock::lock_all;
 use crate::map::map;
-use crate::own::own_or_join;
+use crate::own::{own_or_join, settle};
 use crate::preload::set_errno;
 use crate::protocol::DISCARD_AREA_BYTES;
 use crate::remap::{Request, remap};
@@ -208,4 +208,66 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
         return -1;
     }
     0
+}
+
+/// Makes a call that lowers a limit of the process, after the agent has joined (OWN-3). The agent
+/// needs a few descriptors, and limits are those of the process.
+fn limit(number: usize, args: [usize; 4]) -> c_int {
+    settle();
+    let [a, b, c, d] = args;
+    // SAFETY: the caller of the hook vouches for the call.
+    let result = unsafe { call(number, [a, b, c, d, 0, 0]) };
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    0
+}
+
+/// Hook before glibc's `setrlimit`.
+///
+/// # Safety
+/// As `setrlimit`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const c_void) -> c_int {
+    limit(syscall::PRLIMIT64, [0, resource as usize, new as usize, 0])
+}
+
+/// Hook before glibc's `setrlimit64`, which equals `setrlimit`.
+///
+/// # Safety
+/// As `setrlimit64`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const c_void) -> c_int {
+    limit(syscall::PRLIMIT64, [0, resource as usize, new as usize, 0])
+}
+
+/// Hook before glibc's `prlimit`.
+///
+/// # Safety
+/// As `prlimit`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(
+    process: c_int,
+    resource: c_int,
+    new: *const c_void,
+    old: *mut c_void,
+) -> c_int {
+    let args = [process as usize, resource as usize, new as usize, old as usize];
+    limit(syscall::PRLIMIT64, args)
+}
+
+/// Hook before glibc's `prlimit64`, which equals `prlimit`.
+///
+/// # Safety
+/// As `prlimit64`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(
+    process: c_int,
+    resource: c_int,
+    new: *const c_void,
+    old: *mut c_void,
+) -> c_int {
+    let args = [process as usize, resource as usize, new as usize, old as usize];
+    limit(syscall::PRLIMIT64, args)
 }

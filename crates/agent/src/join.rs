@@ -44,7 +44,7 @@ pub const AGENT_STACK_BYTES: usize = 40 << 10;
 pub const TABLE_BYTES: usize = size_of::<Shared>().next_multiple_of(4096);
 /// Bytes of the area of an agent: its stack, the memory shared with the pager, and the discard area
 /// (JOIN-2).
-const AREA_BYTES: usize = AGENT_STACK_BYTES + TABLE_BYTES + DISCARD_AREA_BYTES as usize;
+pub const AREA_BYTES: usize = AGENT_STACK_BYTES + TABLE_BYTES + DISCARD_AREA_BYTES as usize;
 
 /// Stack and thread block of the agent's thread, at the start of the agent's area. The pager never
 /// moves this memory out, because the mapping is shared. A forked child shares its parent's mapping
@@ -236,19 +236,15 @@ pub fn replace_ancestor(shared: &Shared, stack: *mut AgentStack) {
 
 /// Starts the agent's thread, and waits only until it has left the program's descriptors and
 /// working directory (AGENT-5). No process may find these in use because of it. `prepare` gets the
-/// agent's stack before the thread starts. Returns false if there can be no thread.
+/// agent's stack before the thread starts. Returns false if there can be no thread. The area stays
+/// then, because another thread may look at it.
 pub fn join_later(kind: u32, starter: u64, prepare: impl FnOnce(*mut AgentStack)) -> bool {
     let Some(stack) = AgentStack::make(kind) else { return false };
     // SAFETY: the mapping just made.
-    unsafe { &*stack }.starter.store(starter, Relaxed);
+    let place = unsafe { &*stack };
+    place.starter.store(starter, Relaxed);
     prepare(stack);
-    // SAFETY: the mapping just made.
-    if start(stack) >= 0 && unsafe { &*stack }.leaves_state(STARTING) {
-        return true;
-    }
-    // SAFETY: the mapping just made, in which no thread runs.
-    unsafe { AgentStack::unmap(stack) };
-    false
+    start(stack) >= 0 && place.leaves_state(STARTING)
 }
 
 /// Starts the agent's thread and waits until it serves.

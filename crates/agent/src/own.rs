@@ -17,11 +17,11 @@ use crate::filter;
 use crate::join::{self, AgentStack};
 use crate::lost;
 use crate::passing::Passing;
-use crate::pins::{pin, pin_early};
+use crate::pins::{keep, pin_early};
 use crate::protocol::{HELLO_FORKED, HELLO_START, Shared};
 use crate::state::{ABSENT, AGENT, Agent, COMING, PRESENT};
 use crate::syscall::{self, Timespec, call};
-use crate::threads::{own_thread_block, pin_thread};
+use crate::threads::{keep_thread, own_thread_block, pin_thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
@@ -82,10 +82,9 @@ impl Page {
     /// Puts the page into effect: the process has joined, with this shared memory.
     pub fn joined(self, shared: &'static Shared) {
         // SAFETY: `make` made the page, and it stays mapped.
-        let own = unsafe { &*self.0 };
+        unsafe { &*self.0 }.set_joined(shared);
         OWN.store(self.0, Release);
         AGENT.stage.store(PRESENT, Release);
-        own.set_joined(shared);
         pin_first(shared, own_thread_block());
     }
 
@@ -94,10 +93,11 @@ impl Page {
     pub fn joins_later(self) -> Result<(), Self> {
         // SAFETY: `make` made the page, and it stays mapped.
         let own = unsafe { &*self.0 };
-        OWN.store(self.0, Release);
-        // Set before the agent's thread starts, because that thread sets another stage if it fails.
-        AGENT.stage.store(PRESENT, Release);
-        if own.join_later(HELLO_START) {
+        let publish = || {
+            OWN.store(self.0, Release);
+            AGENT.stage.store(PRESENT, Release);
+        };
+        if own.join_later(HELLO_START, publish) {
             return Ok(());
         }
         AGENT.stage.store(COMING, Release);
@@ -112,15 +112,16 @@ impl Page {
     }
 }
 
-/// Pins what a new program needs in memory, for its first thread with this block.
+/// Pins what a new program needs in memory, for its first thread with this block. No page of the
+/// program has left memory yet.
 fn pin_first(shared: &Shared, thread_block: u64) {
     pin_early(shared);
     // Without the page or its pointer, a forked child would find nothing there if the pager has
     // just died. It would then go on without an agent.
-    pin(OWN.load(Relaxed) as u64, 8);
-    pin((&raw const OWN) as u64, 8);
-    pin((&raw const AGENT) as u64, size_of::<Agent>() as u64);
-    pin_thread(thread_block);
+    keep(shared, OWN.load(Relaxed) as u64, 8);
+    keep(shared, (&raw const OWN) as u64, 8);
+    keep(shared, (&raw const AGENT) as u64, size_of::<Agent>() as u64);
+    keep_thread(shared, thread_block);
 }
 
 impl Own {
@@ -130,30 +131,39 @@ impl Own {
         self.state.store(JOINED, Release);
     }
 
-    /// Starts an agent's thread that joins by itself. Returns false if there can be no thread.
-    fn join_later(&self, kind: u32) -> bool {
-        let prepare = |stack| {
+    /// Starts an agent's thread that joins by itself. Calls `publish` once the record says so and
+    /// before the thread starts. Returns false if there can be no thread; the page is as before.
+    /// A signal handler must not find the record without the thread, because it would wait.
+    fn join_later(&self, kind: u32, publish: impl FnOnce()) -> bool {
+        let signals = syscall::block_signals();
+        let swap = self.state.compare_exchange(WIPED, LATER, Acquire, Relaxed);
+        let joins = swap.is_ok() && {
             self.process.store(this_process(), Relaxed);
-            self.joining.store(stack, Relaxed);
-            self.state.store(LATER, Release);
+            publish();
+            let prepare = |stack| self.joining.store(stack, Release);
+            (kind == HELLO_START || is_far_child())
+                && join::join_later(kind, own_thread_block(), prepare)
         };
-        join::join_later(kind, own_thread_block(), prepare) || {
+        if swap.is_ok() && !joins {
+            self.joining.store(core::ptr::null_mut(), Release);
             self.state.store(WIPED, Release);
-            false
+            syscall::wake(&self.state);
         }
+        syscall::set_signals(&signals, None);
+        joins
     }
 
     /// Waits for the agent's thread that joins by itself.
     fn wait_for_agent(&self) {
         let began = lost::now();
-        // SAFETY: the stack was made before the state said so, and stays mapped.
-        let stack = unsafe { &*self.joining.load(Relaxed) };
-        stack.end_nap();
         while self.state.load(Acquire) == LATER {
-            if stack.has_ended() {
-                // Something else has ended the thread, for example a filter of system calls.
-                let _ = self.state.compare_exchange(LATER, ALONE, Acquire, Relaxed);
-                return;
+            // SAFETY: null before the thread starts; the area stays mapped after that.
+            if let Some(stack) = unsafe { self.joining.load(Acquire).as_ref() } {
+                stack.end_nap();
+                if stack.has_ended() {
+                    self.is_left(stack.kind);
+                    return;
+                }
             }
             syscall::wait(&self.state, LATER, &LOOK);
         }
@@ -161,6 +171,41 @@ impl Own {
             // SAFETY: the mapping lives as long as the process.
             lost::note(unsafe { &*self.shared.load(Relaxed) }, began);
         }
+    }
+
+    /// Records that something else has ended the agent's thread while it joined, for example a
+    /// filter of system calls.
+    fn is_left(&self, kind: u32) {
+        const ECANCELED: u32 = 125;
+        if self.state.compare_exchange(LATER, JOINING, Acquire, Relaxed).is_err() {
+            return;
+        }
+        if kind == HELLO_FORKED {
+            join::stay_alone(ECANCELED);
+        }
+        self.set_alone(kind);
+    }
+
+    /// Records that this process has no agent. Its children wait for theirs, because this process
+    /// is not told how far the limit is.
+    fn set_alone(&self, kind: u32) {
+        AGENT.alone.store(1, Relaxed);
+        if kind == HELLO_START {
+            AGENT.stage.store(ABSENT, Release);
+        }
+        self.state.store(ALONE, Release);
+        syscall::wake(&self.state);
+    }
+}
+
+/// Pins what the process needs in memory, before its agent moves pages. Runs in the agent's thread,
+/// which joins by itself.
+pub fn pin_before_service(stack: &AgentStack, shared: &Shared) {
+    let starter = stack.starter.load(Relaxed);
+    if stack.kind == HELLO_START {
+        pin_first(shared, starter);
+    } else {
+        keep_thread(shared, starter);
     }
 }
 
@@ -170,37 +215,31 @@ pub fn joined_later(stack: &AgentStack, shared: &'static Shared) {
     let own = unsafe { &*OWN.load(Acquire) };
     join::replace_ancestor(shared, core::ptr::from_ref(stack).cast_mut());
     own.set_joined(shared);
-    let starter = stack.starter.load(Relaxed);
-    if stack.kind == HELLO_START {
-        pin_first(shared, starter);
-    } else {
-        pin_thread(starter);
-    }
     syscall::wake(&own.state);
 }
 
 /// Records that this process has no agent. Runs in the agent's thread, which could not join.
 pub fn stays_alone(stack: &AgentStack) {
     // SAFETY: made by `make`, and mapped for as long as the process lives.
-    let own = unsafe { &*OWN.load(Acquire) };
-    if stack.kind == HELLO_START {
-        AGENT.stage.store(ABSENT, Release);
-    }
-    own.state.store(ALONE, Release);
-    syscall::wake(&own.state);
+    unsafe { &*OWN.load(Acquire) }.set_alone(stack.kind);
+}
+
+/// Whether this forked child need not wait for its agent: the run is far from its limit, as the
+/// ancestor's agent knows. Only the joining thread may ask, because a join unmaps the table.
+fn is_far_child() -> bool {
+    let table = AGENT.table.load(Acquire);
+    // SAFETY: the ancestor's table stays mapped until this process has its own.
+    let far = unsafe { table.as_ref() }.is_some_and(|table| table.far.load(Acquire) != 0);
+    far && AGENT.alone.load(Relaxed) == 0
 }
 
 /// Gives a forked child an agent: at once, or a moment later if the run is far from its limit.
 pub fn begin_child() {
     let page = OWN.load(Acquire);
-    let table = AGENT.table.load(Acquire);
-    // SAFETY: null, or made by `make` and mapped for as long as the process lives; the ancestor's
-    // table stays mapped until this process has its own.
-    if let (Some(page), Some(table)) = unsafe { (page.as_ref(), table.as_ref()) }
-        && page.state.load(Acquire) == WIPED
+    // SAFETY: null, or made by `make` and mapped for as long as the process lives.
+    if let Some(page) = unsafe { page.as_ref() }
         && !filter::is_strict()
-        && table.is_far()
-        && page.join_later(HELLO_FORKED)
+        && page.join_later(HELLO_FORKED, || ())
     {
         return;
     }
@@ -261,7 +300,7 @@ pub fn own_or_join() -> Option<&'static Shared> {
                 page.set_joined(shared);
                 pin_thread(own_thread_block());
             }
-            None => page.state.store(ALONE, Release),
+            None => page.set_alone(HELLO_FORKED),
         }
     }
     if page.state.load(Acquire) != JOINED {

@@ -25,6 +25,12 @@ pub fn pins_count() -> bool {
     AGENT.stage.load(Acquire) != ABSENT
 }
 
+/// Enters the pages of `[start, start + len)` in the table of pages that must stay. No page of the
+/// program has left memory yet.
+pub fn keep(shared: &Shared, start: u64, len: u64) {
+    (start >> 12..=(start + len - 1) >> 12).for_each(|vpn| shared.keep(vpn));
+}
+
 /// Keeps the pages of `[start, start + len)` in memory until they are unmapped.
 pub fn pin(start: u64, len: u64) {
     let (first, last) = (start >> 12, (start + len - 1) >> 12);

@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// Magic number: first word of a hello and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
@@ -39,7 +39,7 @@ pub const BATCH_MAX: usize = 64;
 /// Bytes of the discard area, through which pages leave the pool.
 pub const DISCARD_AREA_BYTES: u64 = BATCH_MAX as u64 * 4096;
 /// Number of slots in the table of pinned pages.
-pub const PINNED_MAX: usize = 7158;
+pub const PINNED_MAX: usize = 7157;
 /// Value of a slot of the pinned table whose page is gone (a tombstone).
 pub const PINNED_TOMBSTONE: u64 = 1;
 
@@ -229,14 +229,11 @@ pub struct Shared {
     pub pinned: [AtomicU64; PINNED_MAX],
     /// Address and length in bytes of the agent's stack.
     pub stack: [AtomicU64; 2],
+    /// 1 while the run is far from its limit: a forked child need not wait for its agent.
+    pub far: AtomicU32,
 }
 
 impl Shared {
-    /// Whether the run is far from its limit: no page of this process is managed.
-    pub fn is_far(&self) -> bool {
-        self.managing.load(Acquire) == 0 && self.small.load(Acquire) == 0
-    }
-
     /// Pins page `vpn`: enters it in the table of pages that must stay. If the table is full, all
     /// pages are kept in memory.
     pub fn keep(&self, vpn: u64) {
@@ -261,7 +258,7 @@ const _: () = assert!(size_of::<Shared>() <= 60 << 10);
 
 // `e2e/programs/ours.h`, where tests forge calls and hellos, repeats these numbers (`VERSION`,
 // `AT_CALLS`).
-const _: () = assert!(VERSION == 7 && core::mem::offset_of!(Shared, calls) == 2112);
+const _: () = assert!(VERSION == 8 && core::mem::offset_of!(Shared, calls) == 2112);
 
 /// Returns the index at which the search for page `vpn` in the pinned table begins.
 #[must_use]

@@ -9,10 +9,12 @@
 use crate::advice::{advise, advise_process};
 use crate::filter::{self, SET_SECCOMP};
 use crate::hooks::before_prctl;
-use crate::own::begin_child;
+use crate::own::{begin_child, settle};
 use crate::passing::{fork_begins, fork_ends};
 use crate::preload::set_errno;
-use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PRCTL, PROCESS_MADVISE, SECCOMP, call};
+use crate::syscall::{
+    CLONE, CLONE3, FORK, MADVISE, PRCTL, PRLIMIT64, PROCESS_MADVISE, SECCOMP, SETRLIMIT, call,
+};
 use core::ffi::c_long;
 
 /// Hook before glibc's `syscall`.
@@ -30,8 +32,10 @@ pub unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    if number == PRCTL {
-        before_prctl(a, b);
+    match number {
+        PRCTL => before_prctl(a, b),
+        SETRLIMIT | PRLIMIT64 => settle(),
+        _ => {}
     }
     let is_filter =
         (number == PRCTL && a == SET_SECCOMP || number == SECCOMP) && filter::is_to_be_looked_at();

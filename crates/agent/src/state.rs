@@ -38,6 +38,8 @@ pub struct Agent {
     pub stage: AtomicU32,
     pub table: AtomicPtr<Shared>,
     pub stack: AtomicPtr<AgentStack>,
+    /// 1 if this process, or one it was forked from, could not join.
+    pub alone: AtomicU32,
     pub pool_start: AtomicU64,
     pub pool_len: AtomicU64,
     /// Socket path from the environment, copied because the program may change its environment.
@@ -49,6 +51,7 @@ pub static AGENT: Agent = Agent {
     stage: AtomicU32::new(COMING),
     table: AtomicPtr::new(core::ptr::null_mut()),
     stack: AtomicPtr::new(core::ptr::null_mut()),
+    alone: AtomicU32::new(0),
     pool_start: AtomicU64::new(0),
     pool_len: AtomicU64::new(0),
     path: [const { AtomicUsize::new(0) }; PATH_MAX / 8 + 1],

@@ -50,6 +50,8 @@ pub const CLONE3: usize = 435;
 pub const CLOSE_RANGE: usize = 436;
 pub const FACCESSAT2: usize = 439;
 pub const PROCESS_MADVISE: usize = 440;
+pub const SETRLIMIT: usize = 160;
+pub const PRLIMIT64: usize = 302;
 pub const SECCOMP: usize = 317;
 pub const STATX: usize = 332;
 

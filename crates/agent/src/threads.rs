@@ -3,7 +3,9 @@
 //! The hooks run on the program's own threads.
 
 use crate::births;
-use crate::pins::{pin, pins_count};
+use crate::own;
+use crate::pins::{keep, pin, pins_count};
+use crate::protocol::Shared;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -28,6 +30,11 @@ pub fn own_thread_block() -> u64 {
 /// would then wait for ever.
 pub fn pin_thread(descriptor: u64) {
     pin(descriptor, THREAD_DESCRIPTOR_BYTES);
+}
+
+/// Pins a thread's descriptor before any page of the program has left memory.
+pub fn keep_thread(shared: &Shared, descriptor: u64) {
+    keep(shared, descriptor, THREAD_DESCRIPTOR_BYTES);
 }
 
 /// Returns the function `name` behind a hook. Looks the function up at the first call only.
@@ -105,6 +112,8 @@ fn born(
     if !pins_count() {
         return create(entry, argument);
     }
+    // OWN-3: the pager finds the process by its first thread, which may end once there are others.
+    own::settle();
     let record = births::record(entry as usize, argument as usize);
     if record.is_null() {
         return no_memory;

@@ -2,8 +2,8 @@
 //! `lib.rs`.
 
 use crate::areas::Area;
-use crate::hello::hello;
-use crate::join::{AGENT_STACK_BYTES, AgentStack, stay_alone};
+use crate::hello::{hello, make_uffd};
+use crate::join::{AGENT_STACK_BYTES, AREA_BYTES, AgentStack, stay_alone};
 use crate::lock::unlock;
 #[cfg(ebb_preload)]
 use crate::own;
@@ -37,11 +37,9 @@ pub extern "C" fn run(argument: usize) -> ! {
     // SAFETY: the argument is the agent's stack, on which this thread runs. It stays mapped while
     // this thread lives.
     let stack = unsafe { &*(argument as *const AgentStack) };
-    // AGENT-4 must hold before anything else.
-    let line = match close_all().and_then(|()| {
-        leave_folder();
+    let line = match prepare(stack.kind).and_then(|uffd| {
         stack.nap();
-        hello(stack.kind, stack.table_place())
+        hello(stack.kind, stack.table_place(), uffd)
     }) {
         Ok(line) => line,
         Err(reason) => {
@@ -55,14 +53,19 @@ pub extern "C" fn run(argument: usize) -> ! {
             stack.fails(reason)
         }
     };
-    drop_rights();
     let shared = line.shared;
     // SAFETY: GETTID takes nothing.
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
     let mut discard_area = DiscardArea::new(stack.discard_place());
     shared.discard_area.store(discard_area.start, Relaxed);
     shared.stack[0].store(argument as u64, Relaxed);
-    shared.stack[1].store(AGENT_STACK_BYTES as u64, Relaxed);
+    // A discard area that could not be made is a part of the agent's area that nothing uses.
+    let stack_len = if discard_area.start == 0 { AREA_BYTES } else { AGENT_STACK_BYTES };
+    shared.stack[1].store(stack_len as u64, Relaxed);
+    #[cfg(ebb_preload)]
+    if stack.is_later() {
+        own::pin_before_service(stack, shared);
+    }
     let mut made_small = false;
     // If the pager finds `ready` set, it sends `TELL_SMALL`. If the pager set `small` before that,
     // this thread sees the flag here.
@@ -89,6 +92,17 @@ pub extern "C" fn run(argument: usize) -> ! {
             _ => die(),
         }
     }
+}
+
+/// Leaves the program's descriptors and working directory, makes the userfaultfd of a new program,
+/// and gives up all rights.
+fn prepare(kind: u32) -> Result<Option<usize>, u32> {
+    // AGENT-4 must hold before anything else.
+    close_all()?;
+    leave_folder();
+    let uffd = if kind == HELLO_FORKED { None } else { Some(make_uffd()?) };
+    drop_rights();
+    Ok(uffd)
 }
 
 fn run_batch(shared: &Shared, uffd: usize, discard_area: &mut DiscardArea) {
@@ -142,8 +156,8 @@ impl DiscardArea {
         if let Some(uffd) = made {
             return Self { uffd, start: place as u64, used: 0 };
         }
-        // SAFETY: a part of the agent's area that nothing uses.
-        unsafe { call(syscall::MUNMAP, [place, len, 0, 0, 0, 0]) };
+        // The place stays mapped. A forked child unmaps the whole area, and must not unmap memory
+        // that the program has mapped there.
         Self { uffd: 0, start: 0, used: 0 }
     }
 

@@ -9,6 +9,7 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 
 #define GROWING 6
@@ -39,11 +40,31 @@ static void live_shortly(int turn) {
     _exit(0);
 }
 
+/* More at a time, and more in all, than there are places for their agents' calls. */
 static void many_that_end_soon(void) {
-    for (int turn = 0; turn < 120; turn++) {
+    enum { AT_A_TIME = 12 };
+    for (int turn = 0; turn < 480; turn += AT_A_TIME) {
+        pid_t children[AT_A_TIME];
+        for (int i = 0; i < AT_A_TIME; i++) {
+            children[i] = fork();
+            if (children[i] == 0) live_shortly(turn + i);
+        }
+        for (int i = 0; i < AT_A_TIME; i++) wait_ok(children[i], "a child that ends soon");
+    }
+}
+
+/* Nothing that an agent needs is left at once. */
+static void limits_of_young_children(void) {
+    for (int turn = 0; turn < 10; turn++) {
         pid_t child = fork();
-        if (child == 0) live_shortly(turn);
-        wait_ok(child, "a child that ends soon");
+        if (child == 0) {
+            struct rlimit none = {3, 3};
+            MUST(setrlimit(RLIMIT_NOFILE, &none) == 0);
+            struct ballast area = ballast_new(1, turn + 1);
+            ballast_check(&area, "with few descriptors");
+            _exit(0);
+        }
+        wait_ok(child, "a child with few descriptors");
     }
 }
 
@@ -190,6 +211,7 @@ int main(int argc, char **argv) {
     signals_to_young_children();
     threads_of_young_children();
     filters_of_young_children();
+    limits_of_young_children();
     pid_t child = fork();
     if (child == 0) chain(argv[0], 40);
     wait_ok(child, "a chain of programs");

@@ -103,7 +103,9 @@ fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
 fn processes_that_do_not_wait_for_their_agents_are_right_and_paged() {
     let launch = Launch::program("later", "").limit(160 * MIB);
     let outcome = launch.options("--report json").run();
-    outcome.expect_line("later: ok").expect_silence();
+    outcome.expect_line("later: ok");
+    // The report is the only line.
+    assert_eq!(outcome.said().len(), 1, "{}", outcome.stderr);
     // 240 MiB are filled at one time.
     assert!(outcome.figure("pages_evicted") > 10_000, "{}", outcome.stderr);
 }

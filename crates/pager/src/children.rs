@@ -156,3 +156,40 @@ impl Candidate {
 fn number_of(error: &io::Error) -> u32 {
     Errno::from_io_error(error).unwrap_or(Errno::SRCH).raw_os_error().unsigned_abs()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::quiet::{Quiet, line, pager, with_pool};
+    use ebb_agent::protocol::{ASK_JOIN, CALL_FREE, CALL_MADE, State};
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    /// Shows that the slot of a call becomes free with the child that made it. A child far from the
+    /// limit may end while its agent calls. After 64 such children the others would wait 30 s.
+    #[test]
+    fn the_slot_of_a_call_becomes_free_with_the_child_that_made_it() {
+        let (pager, (link, shared)) = (pager(), line());
+        let call = &shared.0.calls[3];
+        call.what.store(ASK_JOIN, SeqCst);
+        let stage = || State(call.state.load(SeqCst)).stage();
+        let make = || {
+            let state = State(call.state.load(SeqCst)).taken().at(CALL_MADE);
+            call.state.store(state.0, SeqCst);
+            link.call(3).expect("a call").0
+        };
+        for answered in [false, true] {
+            let (mm, caller) = (Arc::new(with_pool(Quiet::default())), make());
+            mm.note_call(&link, caller);
+            if answered {
+                link.answer(caller, 0);
+            }
+            pager.drop_mm(&mm);
+            assert_eq!(stage(), CALL_FREE);
+        }
+        let (mm, caller) = (Arc::new(with_pool(Quiet::default())), make());
+        mm.note_call(&link, caller);
+        make();
+        pager.drop_mm(&mm);
+        assert_eq!(stage(), CALL_MADE, "another child has taken the slot since");
+    }
+}

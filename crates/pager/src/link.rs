@@ -4,8 +4,8 @@ use crate::children::Wish;
 use crate::patience::{Patience, Wait};
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
-    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_MADE, DISCARD_AREA_BYTES, DONE, IDLE,
-    MAPPING_FREE, MAPPING_PAGER, MAPPING_WANTED, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE,
+    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_FREE, CALL_MADE, DISCARD_AREA_BYTES, DONE,
+    IDLE, MAPPING_FREE, MAPPING_PAGER, MAPPING_WANTED, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE,
     PINNED_MAX, PINNED_TOMBSTONE, POSTED, Shared, State, TELL_BATCH, TELL_DETACH, TELL_LEAVE,
     TELL_SMALL, pinned_home,
 };
@@ -254,6 +254,23 @@ impl Link {
             _ => return None,
         };
         Some((Caller { doorbell, state }, ask))
+    }
+
+    /// Tells the agent whether the run is far from its limit.
+    pub fn set_far(&self, far: bool) {
+        self.shared().far.store(u32::from(far), Release);
+    }
+
+    /// Frees the slot of a call whose process has ended before it could do so.
+    pub fn free_slot(&self, caller: Caller) {
+        let Some(call) = self.shared().calls.get(caller.doorbell) else { return };
+        let mut state = State(call.state.load(Acquire));
+        while state.at(CALL_MADE) == caller.state {
+            match call.state.compare_exchange(state.0, state.at(CALL_FREE).0, Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => state = State(now),
+            }
+        }
     }
 
     /// Answers the calling thread and wakes it, if it still waits.

@@ -308,6 +308,7 @@ fn open_line(
     let line = connection.into_line()?;
     let link = Link::new(line.clone(), pager.clock.clone());
     link.pin(mm.inherited_pins.as_deref());
+    link.set_far(pager.is_far.load(SeqCst));
     if pager.small.load(Relaxed) {
         link.small();
     }

@@ -77,6 +77,8 @@ pub struct Mm {
     pub inherited: Vec<Link>,
     /// The inherited link by which this child calls, once a call has shown it.
     calls_by: OnceLock<Link>,
+    /// The last call for an agent: its link and slot.
+    called: Mutex<Option<(Link, Caller)>>,
     /// Pages that had to stay in the parent at the fork; None means all.
     pub inherited_pins: Option<Vec<u64>>,
     /// Time at which the process asked for an agent, in milliseconds since `born`; 0 if it has not.
@@ -220,6 +222,7 @@ impl Mm {
             link: OnceLock::new(),
             inherited: Vec::new(),
             calls_by: OnceLock::new(),
+            called: Mutex::default(),
             inherited_pins: Some(Vec::new()),
             asked: AtomicU64::new(0),
             alone: AtomicBool::new(false),
@@ -300,6 +303,20 @@ impl Mm {
     pub fn note_line(&self, line: &Link) {
         // The value is set already only if another thread has learnt the same.
         let _ = self.calls_by.set(line.clone());
+    }
+
+    /// Notes the call by which the child asks for an agent.
+    pub fn note_call(&self, link: &Link, caller: Caller) {
+        *self.called.lock().unwrap_or_else(PoisonError::into_inner) = Some((link.clone(), caller));
+    }
+
+    /// Frees the slot of the child's last call. A child that has ended could not do so, and its
+    /// relatives have few slots.
+    pub fn free_call(&self) {
+        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((link, caller)) = called {
+            link.free_slot(caller);
+        }
     }
 
     /// Returns the pages that must stay in a child forked now, in order; None means all.

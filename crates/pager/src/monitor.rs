@@ -47,6 +47,10 @@ const UNKNOWN_PAGES_MAX: u64 = 64;
 /// Number of unknown pages from which the monitor freezes the program while it reads the areas.
 const HELD_PAGES_MIN: u64 = 512;
 
+/// Number of address spaces without an agent from which the monitor looks at each tick whether they
+/// have ended.
+const YOUNG_MAX: usize = 32;
+
 /// Pages that a program may fill while it runs between two freezes (FREEZER-4).
 const BREATH_PAGES: u64 = (32 << 20) / PAGE_SIZE as u64;
 
@@ -106,6 +110,12 @@ pub fn threshold(goal: u64) -> u64 {
 /// program fills the remaining memory too fast: 127 MiB in 6 ms in which the monitor did not run.
 pub fn small_from(goal: u64) -> u64 {
     threshold(goal).saturating_sub(LATE_PAGES)
+}
+
+/// Returns the number of pages from which new processes wait for their agents. What a process fills
+/// before it has an agent does not count at once.
+fn far_below(goal: u64) -> u64 {
+    small_from(goal) / 2
 }
 
 /// Returns how many of a process's resident pages the pager does not know.
@@ -180,7 +190,9 @@ impl Monitor {
         let killing = self.pager.killing.load(Relaxed);
         let pause = if killing { KILL_AGAIN } else { CENSUS };
         let due = self.pager.clock.since(self.census) > pause || self.is_child_unmet(&mms);
-        self.reap(&mms, due);
+        // Each address space takes a descriptor and a place among the parent's calls.
+        let is_crowded = mms.iter().filter(|mm| mm.link.get().is_none()).count() > YOUNG_MAX;
+        self.reap(&mms, due || is_crowded);
         if due {
             self.take_census(&mms);
         }
@@ -194,10 +206,13 @@ impl Monitor {
             let resident = mm.resident_pages();
             // The kernel copies pages shared in a fork group without a message.
             let grows = unknown_pages(mm, resident) > UNKNOWN_PAGES_MAX || mm.related.load(Relaxed);
-            if self.pager.small.load(Relaxed)
-                && let Some(link) = mm.link.get()
-            {
-                link.small();
+            if let Some(link) = mm.link.get() {
+                if !self.pager.is_far.load(Relaxed) {
+                    link.set_far(false);
+                }
+                if self.pager.small.load(Relaxed) {
+                    link.small();
+                }
             }
             look_ahead_again(&self.pager, &mut self.shared, &mut self.freezer, &mms);
             // A process that moves areas goes on first. The next tick registers them.
@@ -261,6 +276,9 @@ impl Monitor {
         }
         if !self.pager.managing.load(Relaxed) {
             let (small_from, threshold) = (small_from(goal), threshold(goal));
+            if used >= far_below(goal) {
+                self.pager.end_far();
+            }
             let is_new = used >= small_from && self.pager.begin_small();
             if used >= threshold {
                 self.pager.managing.store(true, Relaxed);

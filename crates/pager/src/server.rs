@@ -177,8 +177,10 @@ pub struct Pager {
     pub managing: AtomicBool,
     /// Whether the kernel is to make no more huge pages. Set a little before `managing`.
     pub small: AtomicBool,
-    /// File that exists until `small` is set.
-    far: Mutex<Option<FarFile>>,
+    /// Whether new processes need not wait for their agents, because the limit is far.
+    pub is_far: AtomicBool,
+    /// File that exists while that is so.
+    far_file: Mutex<Option<FarFile>>,
     /// Number of faults that wait for memory.
     pub memory_stalled: AtomicU32,
     /// Number of deferred faults. Each waits for memory, the end of a batch or the end of a mapping
@@ -271,7 +273,8 @@ impl Pager {
             monitor: Signal::default(),
             managing: AtomicBool::new(managing),
             small: AtomicBool::new(small),
-            far: Mutex::default(),
+            is_far: AtomicBool::new(false),
+            far_file: Mutex::default(),
             memory_stalled: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             memory_stalled_since_ms: AtomicU64::new(0),
@@ -435,6 +438,7 @@ impl Pager {
 
     /// Removes an address space that has ended or that a detach gives back.
     pub fn drop_mm(&self, mm: &Arc<Mm>) {
+        mm.free_call();
         self.unwatch(mm.uffd.descriptor());
         self.unwatch(mm.link.get().and_then(Link::descriptor));
         let mut dropped = Dropped::default();
@@ -472,12 +476,17 @@ impl Pager {
         self.wake_faults();
     }
 
-    /// Has the kernel make no more huge pages, and new processes wait for their agents. Returns
-    /// whether that is new.
+    /// Has the kernel make no more huge pages. Returns whether that is new.
     pub fn begin_small(&self) -> bool {
-        // The file is removed first, so a process that does not find it sees the flag.
-        drop(self.far.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.end_far();
         !self.small.swap(true, SeqCst)
+    }
+
+    /// Has new processes wait for their agents from now on.
+    pub fn end_far(&self) {
+        if self.is_far.swap(false, SeqCst) {
+            drop(self.far_file.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 
     /// Wakes the monitor after a process has come or gone. Far from the limit the monitor does not
@@ -546,10 +555,11 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
         Ok(pager) => pager,
         Err(message) => return SupervisorMessage::Failed(message).send(supervisor),
     };
-    if !pager.small.load(Relaxed) {
-        // Without the file each process waits for its agent.
-        *pager.far.lock().unwrap_or_else(PoisonError::into_inner) =
-            FarFile::create(&pager.config.socket).ok();
+    if !pager.small.load(Relaxed)
+        && let Ok(file) = FarFile::create(&pager.config.socket)
+    {
+        *pager.far_file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        pager.is_far.store(true, SeqCst);
     }
     let listener = match ebb_sys::socket::Listener::bind(&pager.config.socket) {
         Ok(listener) => listener,

@@ -9,7 +9,7 @@ use super::world::{
     Touch, Tracer, World,
 };
 use ebb_agent::protocol::{
-    ASK_JOIN, ASK_MANAGE, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, DOORBELLS, HELLO_FORKED,
+    ASK_JOIN, ASK_MANAGE, CALL_ANSWERED, CALL_FREE, CALL_MADE, Call, DONE, DOORBELLS, HELLO_FORKED,
     HELLO_START, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE, POSTED, RUNNING, State,
 };
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,6 +45,17 @@ pub struct Mix {
     pub footprint: u64,
     /// Maximum number of pages that all processes together may map.
     pub footprint_max: u64,
+}
+
+/// Whether a call slot is free.
+fn is_free(call: &Call) -> bool {
+    State(call.state.load(Relaxed)).stage() == CALL_FREE
+}
+
+/// Makes a call in a free slot.
+fn make(call: &Call) {
+    let made = State(call.state.load(Relaxed)).taken().at(CALL_MADE);
+    call.state.store(made.0, Relaxed);
 }
 
 impl World {
@@ -174,8 +185,9 @@ impl World {
                 let space = &mut self.spaces[id];
                 let Some(shared) = &space.shared else { return };
                 let state = &shared.get().calls[doorbell].state;
-                if State(state.load(Relaxed)).stage() == CALL_ANSWERED {
-                    state.store(CALL_FREE, Relaxed);
+                let now = State(state.load(Relaxed));
+                if now.stage() == CALL_ANSWERED {
+                    state.store(now.at(CALL_FREE).0, Relaxed);
                     space.threads[at].doing = Doing::Nothing;
                 }
             }
@@ -421,14 +433,11 @@ impl World {
         }
         // As the agent does.
         let calls = &shared.get().calls;
-        let Some(doorbell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE)
-        else {
-            return;
-        };
+        let Some(doorbell) = calls.iter().position(is_free) else { return };
         calls[doorbell].what.store(ASK_MANAGE, Relaxed);
         calls[doorbell].a.store(start << 12, Relaxed);
         calls[doorbell].b.store(pages << 12, Relaxed);
-        calls[doorbell].state.store(CALL_MADE, Relaxed);
+        make(&calls[doorbell]);
         let page = POOL + space.pool_pages - (DOORBELLS - doorbell) as u64;
         self.tell(id, Some(at), Change::Remove { start: page, end: page + 1 });
     }
@@ -721,7 +730,7 @@ impl World {
                 if state.stage() != CALL_ANSWERED {
                     return;
                 }
-                word.store(CALL_FREE, Relaxed);
+                word.store(state.at(CALL_FREE).0, Relaxed);
                 if state.answer() == 0 { Joining::Has(connection) } else { Joining::Connects }
             }
             Joining::Connects => {
@@ -744,15 +753,12 @@ impl World {
     /// Calls through the shared memory of an ancestor.
     fn call(&mut self, id: Id, table: &SharedMemory) -> Joining {
         let calls = &table.get().calls;
-        let Some(doorbell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE)
-        else {
-            return Joining::Begins;
-        };
+        let Some(doorbell) = calls.iter().position(is_free) else { return Joining::Begins };
         let connection = self.connect(id);
         calls[doorbell].what.store(ASK_JOIN, Relaxed);
         calls[doorbell].a.store(id as u64, Relaxed);
         calls[doorbell].b.store(connection as u64, Relaxed);
-        calls[doorbell].state.store(CALL_MADE, Relaxed);
+        make(&calls[doorbell]);
         let page = POOL + self.spaces[id].pool_pages - (DOORBELLS - doorbell) as u64;
         self.tell(id, None, Change::Remove { start: page, end: page + 1 });
         Joining::Called { doorbell, connection }
