@@ -70,11 +70,11 @@ pub struct AgentStack {
 
 impl AgentStack {
     fn make(kind: u32) -> Option<*mut Self> {
-        // READ | WRITE, SHARED | ANONYMOUS
+        // READ | WRITE, SHARED | ANONYMOUS | NORESERVE
         // SAFETY: a fresh mapping of zeros at an address of the kernel's choice; the advice changes
         // no content.
         unsafe {
-            let at = call(syscall::MMAP, [0, AREA_BYTES, 3, 0x21, usize::MAX, 0]);
+            let at = call(syscall::MMAP, [0, AREA_BYTES, 3, 0x4021, usize::MAX, 0]);
             if at < 0 {
                 return None;
             }

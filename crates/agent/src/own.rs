@@ -292,7 +292,9 @@ pub fn own_or_join() -> Option<&'static Shared> {
     if page.state.load(Acquire) == LATER {
         page.wait_for_agent();
     }
-    if page.state.load(Acquire) == WIPED && !filter::is_strict() && swap().is_ok() {
+    // A program whose agent could not start has no ancestor, and joins in its first thread alone.
+    let has_ancestor = !AGENT.table.load(Acquire).is_null();
+    if page.state.load(Acquire) == WIPED && has_ancestor && !filter::is_strict() && swap().is_ok() {
         let began = lost::now();
         match join::join_forked() {
             Some(shared) => {

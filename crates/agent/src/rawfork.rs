@@ -9,11 +9,11 @@
 use crate::advice::{advise, advise_process};
 use crate::filter::{self, SET_SECCOMP};
 use crate::hooks::before_prctl;
-use crate::own::{begin_child, settle};
+use crate::own::{begin_child, own_or_join, settle};
 use crate::passing::{fork_begins, fork_ends};
 use crate::preload::set_errno;
 use crate::syscall::{
-    CLONE, CLONE3, FORK, MADVISE, PRCTL, PRLIMIT64, PROCESS_MADVISE, SECCOMP, SETRLIMIT, call,
+    CLONE, CLONE3, EXIT, FORK, MADVISE, PRCTL, PRLIMIT64, PROCESS_MADVISE, SECCOMP, SETRLIMIT, call,
 };
 use core::ffi::c_long;
 
@@ -34,7 +34,8 @@ pub unsafe extern "C" fn syscall(
 ) -> c_long {
     match number {
         PRCTL => before_prctl(a, b),
-        SETRLIMIT | PRLIMIT64 => settle(),
+        // The pager finds a young process by its first thread.
+        SETRLIMIT | PRLIMIT64 | EXIT => settle(),
         _ => {}
     }
     let is_filter =
@@ -53,6 +54,8 @@ pub unsafe extern "C" fn syscall(
     };
     match result {
         // A child that shares its parent's memory shares the agent too.
+        // A child in a user namespace of its own may hide itself before a late join.
+        0 if has_new_users(number, a) => drop(own_or_join()),
         0 if forks => begin_child(),
         _ if forks => fork_ends(),
         _ => {}
@@ -71,4 +74,17 @@ pub unsafe extern "C" fn syscall(
         return -1;
     }
     result as c_long
+}
+
+/// Whether a call is a clone that makes a user namespace for the child.
+fn has_new_users(number: usize, first: usize) -> bool {
+    const NEW_USERS: usize = 0x1000_0000;
+    let flags = match number {
+        CLONE => first,
+        // SAFETY: the kernel has just read the structure at this address; its first word has the
+        // flags.
+        CLONE3 => unsafe { *(first as *const u64) as usize },
+        _ => 0,
+    };
+    flags & NEW_USERS != 0
 }

@@ -37,7 +37,7 @@ pub extern "C" fn run(argument: usize) -> ! {
     // SAFETY: the argument is the agent's stack, on which this thread runs. It stays mapped while
     // this thread lives.
     let stack = unsafe { &*(argument as *const AgentStack) };
-    let line = match prepare(stack.kind).and_then(|uffd| {
+    let line = match prepare(stack).and_then(|uffd| {
         stack.nap();
         hello(stack.kind, stack.table_place(), uffd)
     }) {
@@ -53,6 +53,7 @@ pub extern "C" fn run(argument: usize) -> ! {
             stack.fails(reason)
         }
     };
+    drop_rights();
     let shared = line.shared;
     // SAFETY: GETTID takes nothing.
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
@@ -94,14 +95,16 @@ pub extern "C" fn run(argument: usize) -> ! {
     }
 }
 
-/// Leaves the program's descriptors and working directory, makes the userfaultfd of a new program,
-/// and gives up all rights.
-fn prepare(kind: u32) -> Result<Option<usize>, u32> {
+/// Leaves the program's descriptors and working directory, and makes the userfaultfd of a new
+/// program. Gives up all rights before the program goes on.
+fn prepare(stack: &AgentStack) -> Result<Option<usize>, u32> {
     // AGENT-4 must hold before anything else.
     close_all()?;
     leave_folder();
-    let uffd = if kind == HELLO_FORKED { None } else { Some(make_uffd()?) };
-    drop_rights();
+    let uffd = if stack.kind == HELLO_FORKED { None } else { Some(make_uffd()?) };
+    if stack.is_later() {
+        drop_rights();
+    }
     Ok(uffd)
 }
 

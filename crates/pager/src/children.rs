@@ -159,10 +159,13 @@ fn number_of(error: &io::Error) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use crate::link::Link;
     use crate::quiet::{Quiet, line, pager, with_pool};
+    use crate::seam::Clock;
     use ebb_agent::protocol::{ASK_JOIN, CALL_FREE, CALL_MADE, State};
     use std::sync::Arc;
     use std::sync::atomic::Ordering::SeqCst;
+    use std::time::Duration;
 
     /// Shows that the slot of a call becomes free with the child that made it. A child far from the
     /// limit may end while its agent calls. After 64 such children the others would wait 30 s.
@@ -191,5 +194,23 @@ mod tests {
         make();
         pager.drop_mm(&mm);
         assert_eq!(stage(), CALL_MADE, "another child has taken the slot since");
+    }
+
+    /// Shows that the slot of a call that the pager never reads becomes free. A child that ends in
+    /// the call takes the message with it.
+    #[test]
+    fn the_slot_of_a_call_that_is_never_read_becomes_free() {
+        let (clock, (_, shared)) = (Clock::simulated(), line());
+        let link = Link::new(shared.clone(), clock.clone());
+        let word = &shared.0.calls[5].state;
+        let made = State(word.load(SeqCst)).taken().at(CALL_MADE);
+        word.store(made.0, SeqCst);
+        link.sweep_slots();
+        clock.stall(Duration::from_secs(60));
+        link.sweep_slots();
+        assert_eq!(word.load(SeqCst), made.0, "the host ran no thread");
+        clock.advance(Duration::from_secs(3));
+        link.sweep_slots();
+        assert_eq!(State(word.load(SeqCst)).stage(), CALL_FREE);
     }
 }

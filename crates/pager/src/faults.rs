@@ -952,9 +952,7 @@ impl Server {
                 // reports this waits only for an answer.
                 Ask::Wish(Wish::Alone { .. }) if !certain => line.answer(caller, 0),
                 Ask::Wish(wish) => {
-                    if certain {
-                        mm.note_call(line, caller);
-                    }
+                    mm.note_call(line, caller);
                     match wish {
                         Wish::Join { .. } => mm.note_asked(),
                         Wish::Alone { .. } => mm.alone.store(true, SeqCst),

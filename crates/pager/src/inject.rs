@@ -467,7 +467,12 @@ pub fn clean(pid: u32, socket: &Path, mapped: &[(u64, u64)]) -> Result<()> {
     let is_ours = |area: &&Area| {
         Path::new(&area.name) == image || area.shared && area.name.starts_with("/memfd:ebb-agent")
     };
-    let ours = areas.iter().filter(is_ours).map(|area| (area.start, area.end - area.start));
+    // An area within a range of the agent's is unmapped with it, and not again.
+    let is_within = |area: &&Area| {
+        mapped.iter().any(|&(start, len)| start <= area.start && area.end <= start + len)
+    };
+    let ours = (areas.iter().filter(is_ours).filter(|area| !is_within(area)))
+        .map(|area| (area.start, area.end - area.start));
     for (start, len) in mapped.iter().copied().chain(ours).filter(|&(start, _)| start != 0) {
         program.unmap(start, len)?;
     }

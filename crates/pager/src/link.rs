@@ -4,15 +4,15 @@ use crate::children::Wish;
 use crate::patience::{Patience, Wait};
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
-    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_FREE, CALL_MADE, DISCARD_AREA_BYTES, DONE,
-    IDLE, MAPPING_FREE, MAPPING_PAGER, MAPPING_WANTED, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE,
-    PINNED_MAX, PINNED_TOMBSTONE, POSTED, Shared, State, TELL_BATCH, TELL_DETACH, TELL_LEAVE,
-    TELL_SMALL, pinned_home,
+    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_FREE, CALL_MADE, CALL_TAKEN,
+    DISCARD_AREA_BYTES, DONE, DOORBELLS, IDLE, MAPPING_FREE, MAPPING_PAGER, MAPPING_WANTED,
+    OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE, PINNED_MAX, PINNED_TOMBSTONE, POSTED, Shared,
+    State, TELL_BATCH, TELL_DETACH, TELL_LEAVE, TELL_SMALL, pinned_home,
 };
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// One operation of a batch.
@@ -69,6 +69,8 @@ pub struct Link {
     clock: Clock,
     /// Whether the pager has sent `TELL_SMALL`: the kernel is to make no more huge pages.
     no_huge_pages_sent: Arc<AtomicBool>,
+    /// For each call slot its state word at the last sweep, and the wait for its end.
+    swept: Arc<Mutex<Vec<(u32, Wait)>>>,
 }
 
 /// Result of an operation that the agent has not reported. No errno has this value.
@@ -78,7 +80,7 @@ impl Link {
     /// Creates a link that runs the protocol over `line`.
     #[must_use]
     pub fn new(line: Arc<dyn Line>, clock: Clock) -> Self {
-        Self { line, clock, no_huge_pages_sent: Arc::default() }
+        Self { line, clock, no_huge_pages_sent: Arc::default(), swept: Arc::default() }
     }
 
     /// Returns the number of the simulated line.
@@ -269,6 +271,23 @@ impl Link {
             match call.state.compare_exchange(state.0, state.at(CALL_FREE).0, Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => state = State(now),
+            }
+        }
+    }
+
+    /// Frees the slots of calls that have not ended for long. Their threads may have ended, even
+    /// before the pager read the call. A thread that still waits repeats its call.
+    pub fn sweep_slots(&self) {
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        swept.resize_with(DOORBELLS, || (0, Wait::new(&self.clock, Patience::Call)));
+        for (call, (last, wait)) in self.shared().calls.iter().zip(swept.iter_mut()) {
+            let state = State(call.state.load(Acquire));
+            if state.0 != *last {
+                (*last, *wait) = (state.0, Wait::new(&self.clock, Patience::Call));
+            } else if matches!(state.stage(), CALL_MADE | CALL_TAKEN) && wait.is_over(&self.clock) {
+                // If this fails, the call has gone on.
+                let free = state.at(CALL_FREE).0;
+                let _ = call.state.compare_exchange(state.0, free, Release, Relaxed);
             }
         }
     }

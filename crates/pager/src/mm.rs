@@ -77,8 +77,8 @@ pub struct Mm {
     pub inherited: Vec<Link>,
     /// The inherited link by which this child calls, once a call has shown it.
     calls_by: OnceLock<Link>,
-    /// The last call for an agent: its link and slot.
-    called: Mutex<Option<(Link, Caller)>>,
+    /// Calls for an agent that may be this process's: their links and slots.
+    called: Mutex<Vec<(Link, Caller)>>,
     /// Pages that had to stay in the parent at the fork; None means all.
     pub inherited_pins: Option<Vec<u64>>,
     /// Time at which the process asked for an agent, in milliseconds since `born`; 0 if it has not.
@@ -305,18 +305,25 @@ impl Mm {
         let _ = self.calls_by.set(line.clone());
     }
 
-    /// Notes the call by which the child asks for an agent.
+    /// Notes a call for an agent that is this child's or a relative's.
     pub fn note_call(&self, link: &Link, caller: Caller) {
-        *self.called.lock().unwrap_or_else(PoisonError::into_inner) = Some((link.clone(), caller));
+        let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+        if called.iter().all(|&(_, noted)| noted != caller) {
+            called.push((link.clone(), caller));
+        }
     }
 
-    /// Frees the slot of the child's last call. A child that has ended could not do so, and its
-    /// relatives have few slots.
-    pub fn free_call(&self) {
-        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((link, caller)) = called {
-            link.free_slot(caller);
-        }
+    /// Frees the slots of the child's calls. A child that has ended could not do so, and its
+    /// relatives have few slots. A living relative repeats its call.
+    pub fn free_calls(&self) {
+        let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+        called.drain(..).for_each(|(link, caller)| link.free_slot(caller));
+    }
+
+    /// Frees the slots of calls that have not ended for long, in all memory by which this process
+    /// or its children call.
+    pub fn sweep_slots(&self) {
+        self.link.get().into_iter().chain(&self.inherited).for_each(Link::sweep_slots);
     }
 
     /// Returns the pages that must stay in a child forked now, in order; None means all.

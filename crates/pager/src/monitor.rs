@@ -311,6 +311,7 @@ impl Monitor {
             mms.iter().for_each(|mm| mm.mark_ended());
             self.pager.host.kill_tree(&self.pager);
         }
+        mms.iter().for_each(|mm| mm.sweep_slots());
         for mm in mms {
             if let Some(link) = mm.link.get()
                 && let Some(code) = mm.process().and_then(Process::deserted)

@@ -109,6 +109,9 @@ pub enum Patience {
     /// The check to which process a userfaultfd belongs, while mappings change. Then the pager
     /// refuses the process.
     Confirming,
+    /// The end of a call for which the caller waits. Then the slot of the call is free; a living
+    /// caller repeats the call.
+    Call,
     /// A batch of moves. Then the agent counts as silent for a while.
     Batch,
     /// kswapd, or a page that must return, while a process is detached. Then the process stays in
@@ -160,9 +163,12 @@ impl Patience {
             Self::Resize | Self::Reclaim | Self::Rest | Self::LastLines | Self::Files => {
                 Duration::from_secs(1)
             }
-            Self::Memory | Self::AwaitingHello | Self::Adoption | Self::Killing | Self::Loading => {
-                Duration::from_secs(2)
-            }
+            Self::Memory
+            | Self::AwaitingHello
+            | Self::Call
+            | Self::Adoption
+            | Self::Killing
+            | Self::Loading => Duration::from_secs(2),
             Self::MemoryOwed => Duration::from_millis(2500),
             Self::Unreadable
             | Self::Fork

@@ -438,7 +438,6 @@ impl Pager {
 
     /// Removes an address space that has ended or that a detach gives back.
     pub fn drop_mm(&self, mm: &Arc<Mm>) {
-        mm.free_call();
         self.unwatch(mm.uffd.descriptor());
         self.unwatch(mm.link.get().and_then(Link::descriptor));
         let mut dropped = Dropped::default();
@@ -447,6 +446,8 @@ impl Pager {
             state.ended = true;
             mm.end_batch(&mut state);
         }
+        // No thread notes a call any more.
+        mm.free_calls();
         // One slice at a time, because faults of other address spaces need the lock of the resident
         // set.
         loop {

@@ -52,10 +52,11 @@ fn is_free(call: &Call) -> bool {
     State(call.state.load(Relaxed)).stage() == CALL_FREE
 }
 
-/// Makes a call in a free slot.
-fn make(call: &Call) {
+/// Makes a call in a free slot. Returns its state word.
+fn make(call: &Call) -> State {
     let made = State(call.state.load(Relaxed)).taken().at(CALL_MADE);
     call.state.store(made.0, Relaxed);
+    made
 }
 
 impl World {
@@ -171,23 +172,26 @@ impl World {
                 self.zap(id, start, end);
                 let space = &mut self.spaces[id];
                 let doorbells = POOL + space.pool_pages - DOORBELLS as u64;
-                let doing = match start.checked_sub(doorbells) {
-                    Some(doorbell)
-                        if start >= doorbells && start < doorbells + DOORBELLS as u64 =>
-                    {
-                        Doing::Announced { doorbell: doorbell as usize }
+                let doing = match (start.checked_sub(doorbells), &space.shared) {
+                    (Some(doorbell), Some(shared)) if doorbell < DOORBELLS as u64 => {
+                        let doorbell = doorbell as usize;
+                        let state = shared.get().calls[doorbell].state.load(Relaxed);
+                        Doing::Announced { doorbell, made: State(state).at(CALL_MADE) }
                     }
                     _ => Doing::Nothing,
                 };
                 space.threads[at].doing = doing;
             }
-            Doing::Announced { doorbell } => {
+            Doing::Announced { doorbell, made } => {
                 let space = &mut self.spaces[id];
                 let Some(shared) = &space.shared else { return };
                 let state = &shared.get().calls[doorbell].state;
                 let now = State(state.load(Relaxed));
-                if now.stage() == CALL_ANSWERED {
+                let is_own = now.at(CALL_MADE) == made && now.stage() != CALL_FREE;
+                if is_own && now.stage() == CALL_ANSWERED {
                     state.store(now.at(CALL_FREE).0, Relaxed);
+                }
+                if !is_own || now.stage() == CALL_ANSWERED {
                     space.threads[at].doing = Doing::Nothing;
                 }
             }
@@ -723,10 +727,15 @@ impl World {
                 Some(table) if !self.rng.once_in(4) => self.call(id, &table),
                 _ => Joining::Connects,
             },
-            Joining::Called { doorbell, connection } => {
+            Joining::Called { doorbell, made, connection } => {
                 let table = self.spaces[id].table.clone().expect("it has called through it");
                 let word = &table.get().calls[doorbell].state;
                 let state = State(word.load(Relaxed));
+                if state.at(CALL_MADE) != made || state.stage() == CALL_FREE {
+                    // The slot was taken away, so the child repeats the call.
+                    self.spaces[id].joining = Joining::Begins;
+                    return;
+                }
                 if state.stage() != CALL_ANSWERED {
                     return;
                 }
@@ -758,10 +767,10 @@ impl World {
         calls[doorbell].what.store(ASK_JOIN, Relaxed);
         calls[doorbell].a.store(id as u64, Relaxed);
         calls[doorbell].b.store(connection as u64, Relaxed);
-        make(&calls[doorbell]);
+        let made = make(&calls[doorbell]);
         let page = POOL + self.spaces[id].pool_pages - (DOORBELLS - doorbell) as u64;
         self.tell(id, None, Change::Remove { start: page, end: page + 1 });
-        Joining::Called { doorbell, connection }
+        Joining::Called { doorbell, made, connection }
     }
 
     /// Performs the hello over its connection.

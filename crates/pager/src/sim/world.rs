@@ -20,6 +20,7 @@
 //! * KERNEL-8: a process killed in the middle of a fork has no child.
 
 use super::rng::Rng;
+use ebb_agent::protocol::State;
 use ebb_mm::random::mix;
 use ebb_sys::uffd::PlaceError;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -104,7 +105,7 @@ pub enum Doing {
     /// Dropping pages, after the message of the discard was read.
     Zap { start: u64, end: u64 },
     /// Waiting for the answer to its call.
-    Announced { doorbell: usize },
+    Announced { doorbell: usize, made: State },
     /// A move was made, or refused, and has yet to be reported.
     Moved { errno: i32 },
 }
@@ -147,6 +148,7 @@ pub enum Joining {
     /// connection is fetched.
     Called {
         doorbell: usize,
+        made: State,
         connection: usize,
     },
     /// It is about to connect.
