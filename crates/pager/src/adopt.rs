@@ -51,7 +51,7 @@ pub fn areas(
     process: &dyn Process,
     before: &mut dyn FnMut(),
 ) -> Option<u64> {
-    take_on(pager, mm, process, &process.areas().ok()?, before)
+    register_areas(pager, mm, process, &process.areas().ok()?, before)
 }
 
 /// Registers the areas next to recently registered ones, like [`areas`] (ADOPT-5).
@@ -64,11 +64,11 @@ pub fn beside(
     let recent = quiet(mm, before)?.areas.recent();
     let ends = |(start, end): (u64, u64)| [(start.saturating_sub(1), start), (end, end + 1)];
     let ends: Vec<(u64, u64)> = recent.into_iter().flat_map(ends).collect();
-    take_on(pager, mm, process, &process.areas_in(&ends).ok()?, before)
+    register_areas(pager, mm, process, &process.areas_in(&ends).ok()?, before)
 }
 
 /// Registers the unregistered ones among these areas.
-fn take_on(
+fn register_areas(
     pager: &Pager,
     mm: &Arc<Mm>,
     process: &dyn Process,

@@ -76,7 +76,7 @@ impl Server {
         let mm = load.fault.mm.clone();
         let mut state = mm.lock();
         let is_wanted = self.end_loads(&mut state, std::slice::from_ref(&load))[0];
-        if !is_wanted || load.ahead || state.copying {
+        if !is_wanted || load.ahead || state.following_message {
             self.turn_away(&mut state, load);
         } else {
             self.give_back(load.charge);
@@ -84,7 +84,7 @@ impl Server {
                 self.defer_fault(load.fault);
             }
         }
-        self.let_go(&mm, state);
+        self.unlock_and_wake(&mm, state);
     }
 
     fn place_arrived(&mut self) {
@@ -119,7 +119,7 @@ impl Server {
         for ((load, at), is_wanted) in loads.into_iter().zip(at).zip(is_wanted) {
             // ORD-6: a long message is being followed. The waiting thread faults again, and a fault
             // thread reads that fault afterwards.
-            if (is_wanted || is_broken(Rule::Ord3)) && !state.copying {
+            if (is_wanted || is_broken(Rule::Ord3)) && !state.following_message {
                 let over = Over { load, at };
                 wanted.push((over.vpn(), over));
             } else {
@@ -132,7 +132,7 @@ impl Server {
         for length in runs {
             self.place_unmapped(mm, &mut state, wanted.by_ref().take(length).collect());
         }
-        self.let_go(mm, state);
+        self.unlock_and_wake(mm, state);
     }
 
     /// Places consecutive pages where nothing is mapped, and turns the others away.
@@ -170,7 +170,7 @@ impl Server {
             let placed = std::mem::replace(&mut pages, rest);
             if !placed.is_empty() {
                 state.wake_after(address, bytes);
-                self.settle(mm, state, placed);
+                self.record_placed(mm, state, placed);
             }
             let Some(error) = error.filter(|_| !pages.is_empty()) else { continue };
             let Over { load, .. } = pages.remove(0);
@@ -187,7 +187,7 @@ impl Server {
     }
 
     /// Updates the records of placed pages, and notes their faults as served.
-    fn settle(&self, mm: &Mm, state: &mut State, placed: Vec<Over>) {
+    fn record_placed(&self, mm: &Mm, state: &mut State, placed: Vec<Over>) {
         let mut all = Charge::default();
         let mut pages = Vec::with_capacity(placed.len());
         let mut served = Vec::with_capacity(placed.len());

@@ -7,8 +7,8 @@
 //!   sharing changes. So pages that a sharing address space lets go of stay counted until the next
 //!   measurement.
 //!
-//! Lock order: a thread that counts holds `Pager::resident` (the zone is part of it). `let_go`
-//! takes that lock under the state of the address space.
+//! Lock order: a thread that counts holds `Pager::resident` (the zone is part of it).
+//! `release_dropped` takes that lock under the state of the address space.
 
 use crate::mm::{Mm, State};
 use crate::server::Pager;
@@ -57,7 +57,7 @@ impl Mm {
 
 impl Pager {
     /// Releases frames, pool slots and store slots that no page uses any more.
-    pub fn let_go(&self, mm: &Mm, state: &mut State, dropped: &Dropped) {
+    pub fn release_dropped(&self, mm: &Mm, state: &mut State, dropped: &Dropped) {
         for &place in &dropped.pool {
             state.pool.discard_later(place);
         }

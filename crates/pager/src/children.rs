@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub struct Candidate {
     pub mm: Arc<Mm>,
-    pub wish: Wish,
+    pub request: JoinRequest,
     /// Link through which the answer goes.
     pub line: Link,
     pub caller: Caller,
@@ -37,11 +37,11 @@ pub struct Candidate {
 
 /// Request of a child. All numbers are those in the child's own namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum JoinRequest {
     /// Asks for an agent, whose thread has one end of a connection as this descriptor.
     Join { thread: u32, descriptor: u32 },
     /// Reports that it cannot have an agent.
-    Alone { reason: i32 },
+    CannotJoin { reason: i32 },
 }
 
 /// Children at which the listener has yet to look.
@@ -102,8 +102,8 @@ impl AsFd for Candidates {
 impl Candidate {
     /// Serves the request and answers. Returns the connection to the child, if it gets an agent.
     pub fn serve(&self, pager: &Pager) -> Option<Box<dyn Connection>> {
-        let (answer, connection) = match self.wish {
-            Wish::Join { thread, descriptor } => {
+        let (answer, connection) = match self.request {
+            JoinRequest::Join { thread, descriptor } => {
                 match self.take_line(pager, thread, descriptor) {
                     Ok(connection) => (0, Some(connection)),
                     // This child is identified and has no such descriptor, so the call is another
@@ -115,8 +115,8 @@ impl Candidate {
                 }
             }
             // The child has its memory, and needs no agent (DETACH-2).
-            Wish::Alone { .. } if pager.detach.is_on() => (0, None),
-            Wish::Alone { reason } => {
+            JoinRequest::CannotJoin { .. } if pager.detach.is_on() => (0, None),
+            JoinRequest::CannotJoin { reason } => {
                 self.find(pager, None);
                 let reason = io::Error::from_raw_os_error(reason);
                 let name = self.mm.process().map_or_else(|| "?".to_owned(), |known| known.name());

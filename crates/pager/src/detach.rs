@@ -140,7 +140,7 @@ fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
     }
     // From now on a newly forked child has all its pages, too, and no agent.
     while let Some(mm) = pager.mms().into_iter().next() {
-        let_go(pager, mm);
+        release_process(pager, mm);
     }
     // The report needs the limits.
     pager.engine().resize(pages(limit), pages(high), limit / 2);
@@ -196,7 +196,7 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
     let before = pager.limits();
     pager.engine().resize(plenty, plenty, before.0 / 2);
     pager.managing.store(false, SeqCst);
-    pager.wake_if_waiting();
+    pager.wake_if_deferred();
     pager.monitor.raise();
     Ok(before)
 }
@@ -280,7 +280,7 @@ fn forget_others(mm: &Mm, away: &mut Vec<Vpn>) -> bool {
 }
 
 /// Releases an address space whose pages are all in place, and its agent.
-fn let_go(pager: &Arc<Pager>, mm: Arc<Mm>) {
+fn release_process(pager: &Arc<Pager>, mm: Arc<Mm>) {
     let (pid, agent) = (mm.pid(), mm.process().and_then(Process::agent));
     let is_there = |agent| mm.process().is_some_and(|process| process.has_thread(agent));
     mm.process().into_iter().for_each(Process::forget_thread);
@@ -321,7 +321,7 @@ fn let_go(pager: &Arc<Pager>, mm: Arc<Mm>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::children::{Candidate, Wish};
+    use crate::children::{Candidate, JoinRequest};
     use crate::quiet::{Quiet, line, pager, with_pool};
     use ebb_agent::protocol::{ASK_ALONE, CALL_MADE};
 
@@ -334,9 +334,10 @@ mod tests {
         call.what.store(ASK_ALONE, SeqCst);
         call.state.store(CALL_MADE, SeqCst);
         let (caller, _) = link.call(0).expect("a call");
-        let (mm, wish) = (Arc::new(with_pool(Quiet::default())), Wish::Alone { reason: 32 });
+        let (mm, request) =
+            (Arc::new(with_pool(Quiet::default())), JoinRequest::CannotJoin { reason: 32 });
         pager.detach.on.store(true, SeqCst);
-        let child = Candidate { mm, wish, line: link, caller, certain: true };
+        let child = Candidate { mm, request, line: link, caller, certain: true };
         assert!(child.serve(&pager).is_none());
         assert_ne!(call.state.load(SeqCst), CALL_MADE, "it is answered");
         assert!(pager.unmanaged.list().is_empty());

@@ -11,7 +11,7 @@
 
 use crate::arrivals::Arrived;
 use crate::busy_poll::BusyPoll;
-use crate::children::{Candidate, Wish};
+use crate::children::{Candidate, JoinRequest};
 use crate::counters;
 use crate::cow_protect;
 use crate::events::Why;
@@ -143,8 +143,8 @@ pub struct Server {
     pub beside: PageBuffer,
     pub arrived: Arrived,
     events: Vec<Event>,
-    /// Faults served in this hold of a lock. [`Self::let_go`] counts them when it wakes the
-    /// threads.
+    /// Faults served in this hold of a lock. [`Self::unlock_and_wake`] counts them when it wakes
+    /// the threads.
     served: RefCell<Vec<Served>>,
     ledger: Arc<Ledger>,
 }
@@ -245,7 +245,7 @@ impl Server {
         if !pending_state.following.is_empty() {
             return Some(Duration::ZERO);
         }
-        (!pending_state.waiting.is_empty() || !pending_state.pausing.is_empty()).then_some(RETRY)
+        (!pending_state.deferred.is_empty() || !pending_state.pausing.is_empty()).then_some(RETRY)
     }
 
     /// Serves the ready descriptors. The first fault thread also follows long messages and retries
@@ -279,7 +279,7 @@ impl Server {
             PageFault::of(&mm, event, (now, asked))
         };
         let wanted = self.pager.detach.take_wanted();
-        self.pending.lock().waiting.extend(wanted.into_iter().map(fault));
+        self.pending.lock().deferred.extend(wanted.into_iter().map(fault));
     }
 
     /// Wakes the first fault thread, because there is work that it must go on with (PENDING-1).
@@ -364,10 +364,10 @@ impl Server {
         mut late: bool,
     ) {
         events.reverse();
-        while !self.hear(mm, &mut state, events, when, late) {
+        while !self.follow_in_hold(mm, &mut state, events, when, late) {
             // The threads whose pages are placed run on. The remaining messages are faults, which
             // now count as deferred.
-            self.let_go(mm, state);
+            self.unlock_and_wake(mm, state);
             late = true;
             match mm.lock_quiet(BATCH_PATIENCE) {
                 Some(held) if held.ended => return events.clear(),
@@ -380,12 +380,12 @@ impl Server {
                 }
             }
         }
-        self.let_go(mm, state);
+        self.unlock_and_wake(mm, state);
     }
 
     /// Follows messages for one hold of the lock; `events` are in reverse order. Returns false if
     /// some are left.
-    fn hear(
+    fn follow_in_hold(
         &mut self,
         mm: &Arc<Mm>,
         state: &mut State,
@@ -418,33 +418,33 @@ impl Server {
     }
 
     /// Defers a message that takes longer, to another turn or until its slow work is done.
-    fn defer_message(&self, following: Following, unheard: UnfollowedMessages) {
+    fn defer_message(&self, following: Following, unfollowed: UnfollowedMessages) {
         if following.has_slow_work() {
-            self.pending.send(SlowWork::Follow(following, unheard));
+            self.pending.send(SlowWork::Follow(following, unfollowed));
             return;
         }
-        self.pending.lock().following.push_back((following, unheard));
+        self.pending.lock().following.push_back((following, unfollowed));
         self.hand_on();
     }
 
     /// Follows a slice of the oldest deferred message.
     fn follow(&mut self) {
         let next = self.pending.lock().following.pop_front();
-        let Some((mut following, unheard)) = next else { return };
+        let Some((mut following, unfollowed)) = next else { return };
         let mm = following.mm().clone();
         let mut state = mm.lock().timed();
         if !following.go_on(&self.pager, &mut state) {
             drop(state);
-            self.defer_message(following, unheard);
+            self.defer_message(following, unfollowed);
             return;
         }
         following.end(&self.pager, &mut state);
-        let UnfollowedMessages { mut events, when } = unheard;
+        let UnfollowedMessages { mut events, when } = unfollowed;
         self.follow_messages(&mm, state, &mut events, when, true);
     }
 
     /// Releases the lock, counts the served faults and wakes their threads.
-    pub fn let_go(&mut self, mm: &Mm, state: MmGuard<'_>) {
+    pub fn unlock_and_wake(&mut self, mm: &Mm, state: MmGuard<'_>) {
         let _waking = state.unlock();
         let served = self.served.get_mut();
         if served.is_empty() {
@@ -564,7 +564,7 @@ impl Server {
         let mut pending_state = self.pending.lock();
         let pending_state = &mut *pending_state;
         let over = pending_state.pausing.extract_if(.., |(until, _)| *until <= now);
-        pending_state.waiting.extend(over.map(|(_, fault)| fault));
+        pending_state.deferred.extend(over.map(|(_, fault)| fault));
     }
 
     pub fn defer_fault(&self, fault: PageFault) {
@@ -577,8 +577,8 @@ impl Server {
                     self.pager.memory_stalled_since_ms.store(fault.moment.ms(), Relaxed);
                 }
             }
-            pending_state.waiting.push_back(fault);
-            self.pager.waiting.store(pending_state.waiting.len() as u32, Relaxed);
+            pending_state.deferred.push_back(fault);
+            self.pager.deferred.store(pending_state.deferred.len() as u32, Relaxed);
         }
         self.hand_on();
     }
@@ -588,7 +588,7 @@ impl Server {
     fn note_memory_stalled(&self) {
         let pending_state = self.pending.lock();
         let (mut count, mut oldest) = (0, None);
-        for fault in pending_state.waiting.iter().filter(|fault| fault.refused.get()) {
+        for fault in pending_state.deferred.iter().filter(|fault| fault.refused.get()) {
             count += 1;
             oldest = oldest.into_iter().chain([fault.moment]).min();
             fault.mm.note_refused();
@@ -596,7 +596,7 @@ impl Server {
         let oldest = oldest.map_or(0, Moment::ms);
         self.pager.memory_stalled_since_ms.store(oldest, Relaxed);
         self.pager.memory_stalled.store(count, Relaxed);
-        self.pager.waiting.store(pending_state.waiting.len() as u32, Relaxed);
+        self.pager.deferred.store(pending_state.deferred.len() as u32, Relaxed);
     }
 
     /// Returns the stall that the fault has begun, or a new one: a thread stalls once.
@@ -605,25 +605,25 @@ impl Server {
     }
 
     fn retry(&mut self) {
-        let count = self.pending.lock().waiting.len();
+        let count = self.pending.lock().deferred.len();
         if count == 0 {
             return;
         }
         self.retrying = Some(false);
         for _ in 0..count {
-            let Some(fault) = self.pending.lock().waiting.pop_front() else { break };
+            let Some(fault) = self.pending.lock().deferred.pop_front() else { break };
             let mm = fault.mm.clone();
             let answer = match mm.lock_quiet(Duration::ZERO) {
                 Some(state) if state.ended => Answer::Given,
                 Some(mut state) => {
                     let answer = self.answer_late(&mm, &mut state, &fault);
-                    self.let_go(&mm, state);
+                    self.unlock_and_wake(&mm, state);
                     answer
                 }
                 None => Answer::Later,
             };
             if let Answer::Later = answer {
-                self.pending.lock().waiting.push_back(fault);
+                self.pending.lock().deferred.push_back(fault);
             }
         }
         self.pending.set_fifo_blocked(self.retrying.take() == Some(true));
@@ -950,15 +950,15 @@ impl Server {
                 }
                 // The call may be another child's. An answer does no harm, because a child that
                 // reports this waits only for an answer.
-                Ask::Wish(Wish::Alone { .. }) if !certain => line.answer(caller, 0),
-                Ask::Wish(wish) => {
+                Ask::Join(JoinRequest::CannotJoin { .. }) if !certain => line.answer(caller, 0),
+                Ask::Join(request) => {
                     mm.note_call(line, caller);
-                    match wish {
-                        Wish::Join { .. } => mm.note_asked(),
-                        Wish::Alone { .. } => mm.alone.store(true, SeqCst),
+                    match request {
+                        JoinRequest::Join { .. } => mm.note_asked(),
+                        JoinRequest::CannotJoin { .. } => mm.without_agent.store(true, SeqCst),
                     }
                     let (mm, line) = (mm.clone(), line.clone());
-                    self.pager.candidates.add(Candidate { mm, wish, line, caller, certain });
+                    self.pager.candidates.add(Candidate { mm, request, line, caller, certain });
                 }
             }
         }

@@ -2,8 +2,8 @@
 //! thread. Other address spaces are served in between.
 //!
 //! ORD-6: Nothing else of that address space changes from the reading of the message until all of
-//! it has been followed. `busy` is set, and `copying`. The pager handles the later messages after
-//! that.
+//! it has been followed. `reads_blocked` is set, and `following_message`. The pager handles the
+//! later messages after that.
 
 use crate::broken::{Rule, is_broken};
 use crate::counters;
@@ -112,10 +112,10 @@ impl Following {
 
 /// Begins or ends the time in which nothing else of an address space changes (ORD-6).
 pub fn still(mm: &Mm, state: &mut State, still: bool) {
-    state.copying = still && !is_broken(Rule::Ord6);
+    state.following_message = still && !is_broken(Rule::Ord6);
     mm.note_still(still);
     if still {
-        state.busy = !is_broken(Rule::Ord6);
+        state.reads_blocked = !is_broken(Rule::Ord6);
     } else {
         mm.end_batch(state);
     }
@@ -159,7 +159,7 @@ impl Leaving {
                 pager.resident().forget_range(&mut state.space, self.next, stop, &mut dropped);
             }
         }
-        pager.let_go(&self.mm, state, &dropped);
+        pager.release_dropped(&self.mm, state, &dropped);
         self.next = stop;
         stop >= self.end
     }

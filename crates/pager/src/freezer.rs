@@ -12,13 +12,14 @@
 //!   nothing, and some calls would notice. Without room, the freezer also freezes threads that wait
 //!   for a kernel lock, or for a page after a fault. Threads that map and fill memory wait for each
 //!   other, so many would escape otherwise.
-//! * FREEZER-3: A freeze lasts for [`Patience::Hold`] at most. Then there is none for
-//!   [`Patience::Rest`], because a longer wait would hardly bring back more memory. A frozen thread
-//!   counts as waiting for memory. So a run in which nothing can be stored ends as it would without
-//!   the freezer.
+//! * FREEZER-3: A freeze lasts for [`Patience::Freeze`] at most. Then there is none for
+//!   [`Patience::NoFreeze`], because a longer wait would hardly bring back more memory. A frozen
+//!   thread counts as waiting for memory. So a run in which nothing can be stored ends as it would
+//!   without the freezer.
 //! * FREEZER-4: A program that fills areas while they are being adopted is frozen, too. It is
-//!   frozen for [`TURN`] at a time, and runs for [`BREATH`] in between. That holds as long as there
-//!   is room for the pages that it fills then. To adopt 4 GiB takes a hundred milliseconds.
+//!   frozen for [`FREEZE_SLICE`] at a time, and runs for [`RUN_SLICE`] in between. That holds as
+//!   long as there is room for the pages that it fills then. To adopt 4 GiB takes a hundred
+//!   milliseconds.
 //! * FREEZER-5: A stopped thread that is not meant to be frozen is released at once. It may be a
 //!   child that was started with `CLONE_PTRACE` by a thread that was about to stop. Or the process
 //!   may have executed another program.
@@ -47,10 +48,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Time for which a program is frozen at a time while its areas are adopted. `BREATH` is the time
-/// for which it runs in between (FREEZER-4).
-const TURN: Duration = Duration::from_millis(3);
-const BREATH: Duration = Duration::from_millis(1);
+/// Time for which a program is frozen at a time while its areas are adopted. `RUN_SLICE` is the
+/// time for which it runs in between (FREEZER-4).
+const FREEZE_SLICE: Duration = Duration::from_millis(3);
+const RUN_SLICE: Duration = Duration::from_millis(1);
 /// Time for which the answer is kept whether a control group limits CPU time (FREEZER-9).
 const SPARES_FOR: Duration = Duration::from_secs(1);
 /// Minimum number of pages beyond the limit and its overcommit from which the freezer acts.
@@ -59,22 +60,22 @@ const MARK_MIN: u64 = 512;
 /// Decision of a look.
 #[derive(Debug, PartialEq, Eq)]
 enum Act {
-    Hold,
-    LetGo,
+    Freeze,
+    Release,
     /// Frozen threads stay frozen, and no more are added.
     Wait,
 }
 
 /// A thread that is frozen or about to stop.
 #[derive(Debug)]
-struct Hold {
+struct FrozenThread {
     thread: u32,
     /// How the thread has stopped, and since when; None until it stops. A thread without a CPU
     /// stops only when it gets one, and loses nothing until then.
-    stands: Option<(Stop, Instant, Moment)>,
+    stopped: Option<(Stop, Instant, Moment)>,
 }
 
-impl Hold {
+impl FrozenThread {
     /// Returns whether the thread will never stop. It has ended, it is a zombie thread group
     /// leader, or its number belongs to another thread.
     fn is_over(&self) -> bool {
@@ -85,14 +86,14 @@ impl Hold {
 /// The freezer. It belongs to the monitor thread, because ptrace ties a tracee to one thread.
 #[derive(Debug, Default)]
 pub struct Freezer {
-    frozen: Vec<Hold>,
+    frozen: Vec<FrozenThread>,
     /// Calls that released threads must still complete (FREEZER-7).
     rests: Vec<Rest>,
     /// Whether any thread may be traced.
     traces: bool,
-    hold: Option<Wait>,
+    freeze_wait: Option<Wait>,
     /// The pause after the longest freeze (FREEZER-3).
-    rest: Option<Wait>,
+    no_freeze_wait: Option<Wait>,
     /// Begin of the current turn, or of the time after it (FREEZER-4).
     turn: Option<Instant>,
     /// Whether threads are spared, and when that was determined (FREEZER-9).
@@ -114,7 +115,7 @@ impl Freezer {
 
     /// Returns whether all threads to be frozen have stopped.
     pub fn is_settled(&self) -> bool {
-        self.frozen.iter().all(|hold| hold.stands.is_some())
+        self.frozen.iter().all(|frozen| frozen.stopped.is_some())
     }
 
     /// Looks at the tree, which has `used` pages of the `ceiling`, and freezes or releases threads.
@@ -122,17 +123,17 @@ impl Freezer {
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
         self.see(&pager.clock);
         match self.decide(&pager.clock, used, ceiling) {
-            Act::Hold => growing.iter().for_each(|mm| self.hold(pager, mm, false)),
-            Act::LetGo => {
+            Act::Freeze => growing.iter().for_each(|mm| self.freeze(pager, mm, false)),
+            Act::Release => {
                 self.spared = None;
-                self.let_go(pager);
+                self.release_all(pager);
             }
             Act::Wait => {}
         }
         if self.frozen.is_empty() && self.spared.is_none() {
-            self.hold = None;
+            self.freeze_wait = None;
         } else {
-            self.hold.get_or_insert_with(|| Wait::new(&pager.clock, Patience::Hold));
+            self.freeze_wait.get_or_insert_with(|| Wait::new(&pager.clock, Patience::Freeze));
         }
         let (count, oldest) = self.waiting();
         pager.frozen_since_ms.store(oldest.map_or(0, Moment::ms), Relaxed);
@@ -142,19 +143,19 @@ impl Freezer {
     /// Returns how many threads are frozen or spared, and since when the first of them is
     /// (FREEZER-3).
     fn waiting(&self) -> (u32, Option<Moment>) {
-        let standing = self.frozen.iter().filter_map(|hold| Some(hold.stands.as_ref()?.2));
+        let standing = self.frozen.iter().filter_map(|frozen| Some(frozen.stopped.as_ref()?.2));
         let all = standing.chain(self.spared);
         (all.clone().count() as u32, all.min())
     }
 
     fn decide(&mut self, clock: &Clock, used: u64, ceiling: u64) -> Act {
-        if self.hold.is_some_and(|hold| hold.is_over(clock)) {
-            self.rest = Some(Wait::new(clock, Patience::Rest));
+        if self.freeze_wait.is_some_and(|wait| wait.is_over(clock)) {
+            self.no_freeze_wait = Some(Wait::new(clock, Patience::NoFreeze));
         }
-        if used <= ceiling || self.rest.is_some_and(|rest| !rest.is_over(clock)) {
-            Act::LetGo
+        if used <= ceiling || self.no_freeze_wait.is_some_and(|wait| !wait.is_over(clock)) {
+            Act::Release
         } else if used > ceiling + MARK_MIN.max(ceiling / 128) {
-            Act::Hold
+            Act::Freeze
         } else {
             Act::Wait
         }
@@ -162,19 +163,19 @@ impl Freezer {
 
     /// Freezes a process in turns (FREEZER-4) while its areas are adopted; the next slice follows.
     /// Without room for the pages that it fills in between, freezes it like [`Freezer::hold`].
-    pub fn hold_in_turns(&mut self, pager: &Pager, mm: &Mm, room: bool) {
+    pub fn freeze_in_turns(&mut self, pager: &Pager, mm: &Mm, room: bool) {
         let now = pager.clock.now();
         self.see(&pager.clock);
-        let length = if self.is_on() { TURN } else { BREATH };
+        let length = if self.is_on() { FREEZE_SLICE } else { RUN_SLICE };
         let over = self.turn.is_none_or(|began| now - began > length);
         if self.is_on() && room {
             if over {
-                self.let_go(pager);
+                self.release_all(pager);
                 // A thread that has not stopped yet is released when it stops.
                 self.turn = self.turn.filter(|_| self.is_on()).or(Some(now));
             }
         } else if over || !room {
-            self.hold(pager, mm, room);
+            self.freeze(pager, mm, room);
             self.turn = Some(now);
         }
     }
@@ -191,13 +192,13 @@ impl Freezer {
                         self.rests.extend(rest.go_on(stop));
                         continue;
                     }
-                    match self.frozen.iter_mut().find(|hold| hold.thread == thread) {
-                        Some(hold) => hold.stands = Some((stop, clock.now(), clock.moment())),
+                    match self.frozen.iter_mut().find(|frozen| frozen.thread == thread) {
+                        Some(frozen) => frozen.stopped = Some((stop, clock.now(), clock.moment())),
                         None => self.rests.extend(trace::let_go(thread, stop)),
                     }
                 }
                 News::Ended(thread) => {
-                    self.frozen.retain(|hold| hold.thread != thread);
+                    self.frozen.retain(|frozen| frozen.thread != thread);
                     self.rests.retain(|rest| rest.thread() != thread);
                 }
                 News::NoneYet => break,
@@ -211,12 +212,14 @@ impl Freezer {
     }
 
     /// Releases all frozen threads. A thread that has not stopped yet is released when it stops.
-    pub fn let_go(&mut self, pager: &Pager) {
+    pub fn release_all(&mut self, pager: &Pager) {
         let now = pager.clock.now();
         self.see(&pager.clock);
-        for hold in self.frozen.extract_if(.., |hold| hold.stands.is_some() || hold.is_over()) {
-            let Some((stop, since, _)) = hold.stands else { continue };
-            self.rests.extend(trace::let_go(hold.thread, stop));
+        for frozen in
+            self.frozen.extract_if(.., |frozen| frozen.stopped.is_some() || frozen.is_over())
+        {
+            let Some((stop, since, _)) = frozen.stopped else { continue };
+            self.rests.extend(trace::let_go(frozen.thread, stop));
             let us = (now - since).as_micros() as u64;
             counters::add(&pager.counters.freezer_us, us);
             pager.counters.longest_freeze_us.fetch_max(us, Relaxed);
@@ -225,13 +228,13 @@ impl Freezer {
 
     /// Freezes the running threads of a process until a later look finds the tree within its limit.
     /// Without `room`, this includes threads that are about to run (FREEZER-2).
-    fn hold(&mut self, pager: &Pager, mm: &Mm, room: bool) {
+    fn freeze(&mut self, pager: &Pager, mm: &Mm, room: bool) {
         let Some(process) = mm.process() else { return };
         let threads = process.threads();
         let asleep: Vec<u32> =
             threads.iter().filter(|&&(_, state)| state == 'S').map(|&(thread, _)| thread).collect();
         let touching = if room { Vec::new() } else { process.touching(&asleep) };
-        let runs = |thread, state| is_to_be_held(state, touching.contains(&thread), room);
+        let runs = |thread, state| is_to_be_frozen(state, touching.contains(&thread), room);
         let meant = self.meant(threads, process.agent(), runs);
         if meant.is_empty() {
             return;
@@ -243,7 +246,7 @@ impl Freezer {
         self.traces = true;
         // A thread that another process traces already stays with that process.
         let frozen = process.hold(&meant).into_iter();
-        self.frozen.extend(frozen.map(|thread| Hold { thread, stands: None }));
+        self.frozen.extend(frozen.map(|thread| FrozenThread { thread, stopped: None }));
     }
 
     /// Returns whether all threads are spared (FREEZER-9).
@@ -275,7 +278,7 @@ impl Freezer {
 
 /// Returns whether to freeze a thread in this state; `faults` says whether it may wait for a page
 /// on which it has faulted (FREEZER-2).
-const fn is_to_be_held(state: char, faults: bool, room: bool) -> bool {
+const fn is_to_be_frozen(state: char, faults: bool, room: bool) -> bool {
     match state {
         'R' => true,
         'D' => !room,
@@ -285,7 +288,7 @@ const fn is_to_be_held(state: char, faults: bool, room: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Act, Freezer, Hold};
+    use super::{Act, Freezer, FrozenThread};
     use crate::mm::{Areas, Mm, State};
     use crate::patience::{Patience, Wait};
     use crate::pool::Pool;
@@ -306,21 +309,21 @@ mod tests {
     #[test]
     fn a_freeze_ends_after_its_limit_and_threads_run_for_a_while() {
         let (mut freezer, clock) = (Freezer::default(), Clock::simulated());
-        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Hold);
-        freezer.hold = Some(Wait::new(&clock, Patience::Hold));
+        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Freeze);
+        freezer.freeze_wait = Some(Wait::new(&clock, Patience::Freeze));
         clock.stall(Duration::from_secs(60));
-        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Hold, "the host ran nobody");
+        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Freeze, "the host ran nobody");
         clock.advance(Duration::from_millis(4900));
-        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Hold);
+        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Freeze);
         clock.advance(Duration::from_millis(200));
-        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::LetGo);
-        freezer.hold = None;
+        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Release);
+        freezer.freeze_wait = None;
         clock.advance(Duration::from_millis(500));
-        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::LetGo);
+        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Release);
         clock.advance(Duration::from_millis(600));
-        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Hold);
+        assert_eq!(freezer.decide(&clock, 20_000, 10_000), Act::Freeze);
         assert_eq!(freezer.decide(&clock, 10_100, 10_000), Act::Wait, "beyond, but little");
-        assert_eq!(freezer.decide(&clock, 10_000, 10_000), Act::LetGo);
+        assert_eq!(freezer.decide(&clock, 10_000, 10_000), Act::Release);
     }
 
     /// Shows that threads are spared where they may use up all CPU time. Otherwise a frozen thread
@@ -363,19 +366,19 @@ mod tests {
         eventually("a thread that runs", || {
             let meant = freezer.meant(proc::threads(child.id()), Some(u32::MAX), runs);
             let frozen = meant.into_iter().filter(|&thread| trace::hold(thread).is_ok());
-            freezer.frozen.extend(frozen.map(|thread| Hold { thread, stands: None }));
+            freezer.frozen.extend(frozen.map(|thread| FrozenThread { thread, stopped: None }));
             freezer.is_on()
         });
         freezer.traces = true;
         let clock = Clock::simulated();
         eventually("its stop", || {
             freezer.see(&clock);
-            freezer.frozen.iter().all(|hold| hold.stands.is_some())
+            freezer.frozen.iter().all(|frozen| frozen.stopped.is_some())
         });
         // FREEZER-5: the thread now counts as one that is not meant to be frozen.
-        let hold = freezer.frozen.pop().unwrap();
-        let (stop, ..) = hold.stands.expect("it stands");
-        assert!(trace::let_go(hold.thread, stop).is_none(), "it is in no call");
+        let frozen = freezer.frozen.pop().unwrap();
+        let (stop, ..) = frozen.stopped.expect("it stands");
+        assert!(trace::let_go(frozen.thread, stop).is_none(), "it is in no call");
         trace::hold(child.id()).unwrap();
         eventually("the end of a hold, after which another is possible", || {
             freezer.see(&clock);

@@ -6,10 +6,10 @@
 //! No thread holds two locks of one kind. No thread holds a lock while it waits for an agent, a
 //! device or another thread. Threads hold `Mm::state` across userfaultfd calls on its address
 //! space, because the lock orders these calls against mapping changes:
-//! * ORD-1: a thread reads a message, and acts on it, under `Mm::state`, and never while `busy` is
-//!   set.
-//! * ORD-2: pages move out only while `busy` is set. So no thread acknowledges a mapping change
-//!   between the lookup of a page and its move. A mapping change in between makes MOVE fail
+//! * ORD-1: a thread reads a message, and acts on it, under `Mm::state`, and never while
+//!   `reads_blocked` is set.
+//! * ORD-2: pages move out only while `reads_blocked` is set. So no thread acknowledges a mapping
+//!   change between the lookup of a page and its move. A mapping change in between makes MOVE fail
 //!   (EAGAIN).
 //! * ORD-3: a thread places a page under `Mm::state`, after a lookup of the page in the same
 //!   critical section.
@@ -17,7 +17,7 @@
 //! * ORD-5: a pool slot is reused only after the agent has dropped its page.
 //! * ORD-6: some messages (a fork, a large unmapping) take several holds to follow. From the
 //!   reading of such a message until all of it is followed, nothing else of the address space
-//!   changes. `busy` and `copying` are set.
+//!   changes. `reads_blocked` and `following_message` are set.
 //! * ORD-7: an agent may begin a batch and not end it. Such a batch is over only when every slot
 //!   with an unreported move holds a page. This is the moved page or the kernel's zero page. A
 //!   later move then finds its slot taken.

@@ -1,6 +1,6 @@
 //! Passes batches to one agent and returns their results.
 
-use crate::children::Wish;
+use crate::children::JoinRequest;
 use crate::patience::{Patience, Wait};
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
@@ -47,7 +47,7 @@ pub enum Ask {
     /// Manage an area.
     Manage { start: u64, end: u64 },
     /// Join of a forked child, or the reason why it cannot join.
-    Wish(Wish),
+    Join(JoinRequest),
 }
 
 /// Identifies a call: the doorbell and the state word of one use of it.
@@ -225,7 +225,7 @@ impl Link {
 
     /// Tells the agent that the kernel is to make no more huge pages. Does nothing once the agent
     /// knows.
-    pub fn small(&self) {
+    pub fn send_no_huge_pages(&self) {
         self.shared().small.store(1, SeqCst);
         // An agent that is not ready yet reads the word itself when it is.
         if !self.no_huge_pages_sent.load(Relaxed) && self.shared().ready.load(SeqCst) != 0 {
@@ -251,8 +251,8 @@ impl Link {
         let (a, b) = (call.a.load(Relaxed), call.b.load(Relaxed));
         let ask = match call.what.load(Relaxed) {
             ASK_MANAGE => Ask::Manage { start: a, end: a.saturating_add(b) },
-            ASK_JOIN => Ask::Wish(Wish::Join { thread: a as u32, descriptor: b as u32 }),
-            ASK_ALONE => Ask::Wish(Wish::Alone { reason: a as i32 }),
+            ASK_JOIN => Ask::Join(JoinRequest::Join { thread: a as u32, descriptor: b as u32 }),
+            ASK_ALONE => Ask::Join(JoinRequest::CannotJoin { reason: a as i32 }),
             _ => return None,
         };
         Some((Caller { doorbell, state }, ask))

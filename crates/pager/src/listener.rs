@@ -70,7 +70,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
         // While the listener serves these callers, candidates wait for the pager, too.
         pager.candidates.owe();
         let (own, callers) = readable.split_at(2);
-        agents.hear(callers);
+        agents.read_hellos(callers);
         if own[0] {
             match listener.accept() {
                 Ok(Some(socket)) => agents.add_caller(Box::new(socket)),
@@ -122,7 +122,7 @@ impl AgentListener {
     }
 
     /// Reads the hello of each caller whose entry in `readable` is true.
-    pub fn hear(&mut self, readable: &[bool]) {
+    pub fn read_hellos(&mut self, readable: &[bool]) {
         for (index, _) in readable.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
             let caller = self.silent.swap_remove(index);
             match hello(&self.pager, caller) {
@@ -154,7 +154,7 @@ impl AgentListener {
     pub fn forget(&mut self) {
         let clock = &self.pager.clock;
         self.silent.retain(|caller| {
-            // The next `hear` reads a hello that arrived meanwhile.
+            // The next `read_hellos` reads a hello that arrived meanwhile.
             !caller.wait.is_over(clock) || has_spoken(&*caller.connection)
         });
     }
@@ -187,7 +187,7 @@ fn refuse(connection: &dyn Connection) -> std::io::Result<()> {
 fn hello(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> {
     let mut bytes = [0; REQUEST_MAX];
     let mut uffd = None;
-    match caller.connection.hear(&mut bytes, &mut uffd)? {
+    match caller.connection.receive(&mut bytes, &mut uffd)? {
         None => Ok(Some(caller)),
         // The process ended, or executed another program, before its hello.
         Some(0) => Ok(None),
@@ -258,17 +258,18 @@ fn hello_new(
     }
     let pool = (hello.pool_start, hello.pool_len);
     let process = process(pager, connection.peer()?)?;
-    let mm = take_on(pager, uffd, process, pool, hello.bare != 0)?;
+    let mm = add_program(pager, uffd, process, pool, hello.bare != 0)?;
     open_line(pager, &mm, connection, None)
 }
 
-/// Manages a new program whose pool is `(start, length)`. A `bare` program has no hooks.
-pub fn take_on(
+/// Manages a new program whose pool is `(start, length)`. `lacks_hooks` says that the program has
+/// no hooks.
+pub fn add_program(
     pager: &Arc<Pager>,
     uffd: Box<dyn AddressSpace>,
     process: Box<dyn Process>,
     (start, len): (u64, u64),
-    bare: bool,
+    lacks_hooks: bool,
 ) -> std::io::Result<Arc<Mm>> {
     if let Err(error) = uffd.register(start, len, Mode::Quiet) {
         // The kernel reports ENOMEM here for an address space that has ended.
@@ -277,7 +278,7 @@ pub fn take_on(
     let id = pager.new_mm_id();
     let pool = Pool::new(start, len, DOORBELLS);
     let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
-    let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()).bare(bare));
+    let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()).without_hooks(lacks_hooks));
     // The process that connected need not be the owner of the userfaultfd.
     if !confirm_process(pager, &mm, &*process) {
         let has_ended = !mm.is_alive();
@@ -309,8 +310,8 @@ fn open_line(
     let link = Link::new(line.clone(), pager.clock.clone());
     link.pin(mm.inherited_pins.as_deref());
     link.set_far(pager.is_far.load(SeqCst));
-    if pager.small.load(Relaxed) {
-        link.small();
+    if pager.no_huge_pages.load(Relaxed) {
+        link.send_no_huge_pages();
     }
     if pager.managing.load(Relaxed) {
         // The agent must announce the first area that it maps.
@@ -318,7 +319,7 @@ fn open_line(
     }
     // The link is attached before the agent gets it. The agent may call at once, and the thread
     // that reads the call must find the link.
-    pager.attach(mm, link)?;
+    pager.set_link(mm, link)?;
     // The agent expects its own userfaultfd first, if it needs one.
     let others: Vec<_> = uffd.into_iter().chain(tie.as_ref().map(AsFd::as_fd)).collect();
     line.welcome(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &others)

@@ -58,13 +58,13 @@ pub struct Mm {
     reached: AtomicBool,
     /// Whether the program has no hooks in front of the C library's functions
     /// ([`crate::thread_words`]).
-    bare: bool,
+    lacks_hooks: bool,
     /// Address that is always registered. It serves to check whether the address space still
     /// exists.
     probe: u64,
     state: Mutex<State>,
     quiet: Condvar,
-    /// Copy of `State::busy` for readers without the lock.
+    /// Copy of `State::reads_blocked` for readers without the lock.
     batch: AtomicBool,
     longest_hold: AtomicU64,
     longest_run: AtomicU64,
@@ -84,7 +84,7 @@ pub struct Mm {
     /// Time at which the process asked for an agent, in milliseconds since `born`; 0 if it has not.
     asked: AtomicU64,
     /// Whether the process will never have an agent.
-    pub alone: AtomicBool,
+    pub without_agent: AtomicBool,
     /// Whether the user knows that none of its pages can leave.
     pub reported_stuck: AtomicBool,
     /// State of the search for its process.
@@ -143,10 +143,10 @@ pub struct Mm {
 #[derive(Debug)]
 pub struct State {
     /// A batch of moves is under way. No thread may read a message (ORD-1).
-    pub busy: bool,
+    pub reads_blocked: bool,
     /// The pager follows a message that takes several holds, for example a fork. Nothing else of
     /// the address space may change (`following.rs`, ORD-6).
-    pub copying: bool,
+    pub following_message: bool,
     /// The pager has dropped the address space or is about to (`Pager::drop_mm`).
     pub ended: bool,
     pub space: Space,
@@ -171,8 +171,8 @@ impl State {
     pub fn new(mut space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
         space.set_window(window);
         Self {
-            busy: false,
-            copying: false,
+            reads_blocked: false,
+            following_message: false,
             ended: false,
             space,
             areas,
@@ -212,7 +212,7 @@ impl Mm {
             uffd,
             process: OnceLock::new(),
             reached: AtomicBool::new(false),
-            bare: false,
+            lacks_hooks: false,
             probe: state.pool.start(),
             state: Mutex::new(state),
             quiet: Condvar::new(),
@@ -225,7 +225,7 @@ impl Mm {
             called: Mutex::default(),
             inherited_pins: Some(Vec::new()),
             asked: AtomicU64::new(0),
-            alone: AtomicBool::new(false),
+            without_agent: AtomicBool::new(false),
             reported_stuck: AtomicBool::new(false),
             search: Search::default(),
             known: AtomicI64::new(0),
@@ -255,27 +255,27 @@ impl Mm {
 
     /// Sets whether the program lacks the agent's hooks.
     #[must_use]
-    pub fn bare(self, bare: bool) -> Self {
-        Self { bare, ..self }
+    pub fn without_hooks(self, lacks_hooks: bool) -> Self {
+        Self { lacks_hooks, ..self }
     }
 
     /// Whether the program lacks the agent's hooks.
-    pub fn is_bare(&self) -> bool {
-        self.bare
+    pub fn lacks_hooks(&self) -> bool {
+        self.lacks_hooks
     }
 
     /// Whether this is a forked child without an agent, of a program without hooks. The pager must
     /// start the agent in such a child. A new program without hooks is joining already when the
     /// pager learns of it.
     pub fn needs_injection(&self) -> bool {
-        self.bare && self.link.get().is_none() && !self.inherited.is_empty()
+        self.lacks_hooks && self.link.get().is_none() && !self.inherited.is_empty()
     }
 
     /// Makes this address space a forked child of `parent`, in its fork group.
     #[must_use]
     pub fn related_to(mut self, parent: &Self) -> Self {
         self.fork_group = parent.fork_group;
-        self.bare = parent.bare;
+        self.lacks_hooks = parent.lacks_hooks;
         self.related.store(true, Ordering::Relaxed);
         self.inherited_pins = parent.pins_of_child();
         let elder = parent.calls_by.get().map_or(&parent.inherited[..], std::slice::from_ref);
@@ -425,7 +425,7 @@ impl Mm {
         let waited = || Duration::from_millis(self.age_ms().saturating_sub(asked));
         let may_still_start = || !Patience::AwaitingAgent.is_over(waited());
         match self.link.get() {
-            _ if self.alone.load(Ordering::Relaxed) => false,
+            _ if self.without_agent.load(Ordering::Relaxed) => false,
             None if asked > 0 => may_still_start(),
             None => !Patience::AwaitingHello.is_over(self.age()),
             Some(link) => !link.is_ready() && may_still_start(),
@@ -531,7 +531,7 @@ impl Mm {
     /// it can give some back. A child that gets no agent needs them until it ends. The pages that
     /// it shares may leave memory only then.
     fn may_get_extra_pages(&self) -> bool {
-        self.alone.load(Ordering::Relaxed) || self.is_starting()
+        self.without_agent.load(Ordering::Relaxed) || self.is_starting()
     }
 
     /// Returns the number of pages that it got beyond the budget; 0 if it may get no more.
@@ -639,9 +639,11 @@ impl Mm {
         let state = spin::lock(&self.state);
         let (state, _) = self
             .quiet
-            .wait_timeout_while(state, self.clock.patience(patience), |state| state.copying)
+            .wait_timeout_while(state, self.clock.patience(patience), |state| {
+                state.following_message
+            })
             .unwrap_or_else(PoisonError::into_inner);
-        (!state.copying).then(|| MmGuard::new(state, self))
+        (!state.following_message).then(|| MmGuard::new(state, self))
     }
 
     /// Whether no thread holds the lock of the state.
@@ -657,22 +659,22 @@ impl Mm {
         let (state, timeout) = self
             .quiet
             .wait_timeout_while(state, self.clock.patience(patience), |state| {
-                state.busy && !is_broken(Rule::Ord1)
+                state.reads_blocked && !is_broken(Rule::Ord1)
             })
             .unwrap_or_else(PoisonError::into_inner);
-        let held = !timeout.timed_out() || !state.busy;
+        let held = !timeout.timed_out() || !state.reads_blocked;
         held.then(|| MmGuard::new(state, self))
     }
 
     /// Begins a batch. No thread reads a message until the batch is over (ORD-2).
     pub fn begin_batch(&self, state: &mut State) {
-        state.busy = !is_broken(Rule::Ord2);
+        state.reads_blocked = !is_broken(Rule::Ord2);
         self.batch.store(true, Ordering::Relaxed);
     }
 
     /// Ends the batch.
     pub fn end_batch(&self, state: &mut State) {
-        state.busy = false;
+        state.reads_blocked = false;
         self.batch.store(false, Ordering::Relaxed);
         self.quiet.notify_all();
     }
@@ -730,10 +732,10 @@ impl DerefMut for MmGuard<'_> {
 impl<'a> MmGuard<'a> {
     /// Releases the lock. The waiting threads are woken when the returned value is dropped.
     pub fn unlock(mut self) -> Waking<'a> {
-        self.let_go()
+        self.release_lock()
     }
 
-    fn let_go(&mut self) -> Waking<'a> {
+    fn release_lock(&mut self) -> Waking<'a> {
         let wakes = self.state.take().map(|mut state| std::mem::take(&mut state.wakes));
         let held = self.mm.clock.since(self.since).as_nanos() as u64;
         self.mm.longest_hold.fetch_max(held, Ordering::Relaxed);
@@ -748,7 +750,7 @@ impl<'a> MmGuard<'a> {
 impl Drop for MmGuard<'_> {
     fn drop(&mut self) {
         if self.state.is_some() {
-            drop(self.let_go());
+            drop(self.release_lock());
         }
     }
 }
@@ -922,7 +924,7 @@ impl Areas {
 #[cfg(test)]
 mod tests {
     use super::{Areas, Mm};
-    use crate::children::Wish;
+    use crate::children::JoinRequest;
     use crate::fork::show_identity;
     use crate::link::Ask;
     use crate::quiet::{Mute, Quiet, line, pager, with_pool};
@@ -936,7 +938,7 @@ mod tests {
     #[test]
     fn a_child_without_an_agent_gets_a_few_pages_beyond_the_budget() {
         let mm = with_pool(Quiet::default());
-        mm.alone.store(true, Ordering::Relaxed);
+        mm.without_agent.store(true, Ordering::Relaxed);
         assert!(!mm.is_starting() && mm.extra_pages() == 0);
         let taken = (0..1000).filter(|_| mm.take_extra_page()).count();
         assert_eq!((taken, mm.extra_pages()), (64, 64));
@@ -952,7 +954,7 @@ mod tests {
     /// Returns the threads whose calls are found.
     fn askers(mm: &Mm, doorbell: usize) -> Vec<u32> {
         let thread = |ask| match ask {
-            Ask::Wish(Wish::Join { thread, .. }) => thread,
+            Ask::Join(JoinRequest::Join { thread, .. }) => thread,
             other => panic!("{other:?}"),
         };
         mm.calls(doorbell).map(|(_, _, ask)| thread(ask)).collect()
@@ -1020,7 +1022,7 @@ mod tests {
     /// starts the agent in a child of such a program.
     #[test]
     fn only_a_child_of_a_program_without_hooks_is_made_to_join() {
-        let new = with_pool(Quiet::default()).bare(true);
+        let new = with_pool(Quiet::default()).without_hooks(true);
         assert!(!new.needs_injection(), "it is joining");
         new.link.set(line().0).expect("had none");
         let child = with_pool(Quiet::default()).related_to(&new);

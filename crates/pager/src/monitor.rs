@@ -81,8 +81,9 @@ pub fn run(pager: &Arc<Pager>) {
         let free_bytes = monitor.tick() * PAGE_SIZE as u64;
         // With hundreds of processes a tick takes milliseconds of a CPU that they need themselves.
         let took = pager.clock.since(began).min(PAUSE_MAX);
-        let small = pager.small.load(Relaxed);
-        let growth = if small { GROWTH_BYTES_PER_SECOND } else { HUGE_GROWTH_BYTES_PER_SECOND };
+        let no_huge_pages = pager.no_huge_pages.load(Relaxed);
+        let growth =
+            if no_huge_pages { GROWTH_BYTES_PER_SECOND } else { HUGE_GROWTH_BYTES_PER_SECOND };
         let pause = Duration::from_secs_f64(free_bytes as f64 / growth as f64);
         let most = if monitor.freezer.is_at_work() {
             PAUSE_MIN
@@ -108,14 +109,14 @@ pub fn threshold(goal: u64) -> u64 {
 
 /// Returns the number of pages from which the kernel is to make no more huge pages. By huge pages a
 /// program fills the remaining memory too fast: 127 MiB in 6 ms in which the monitor did not run.
-pub fn small_from(goal: u64) -> u64 {
+pub fn no_huge_pages_from(goal: u64) -> u64 {
     threshold(goal).saturating_sub(LATE_PAGES)
 }
 
 /// Returns the number of pages from which new processes wait for their agents. What a process fills
 /// before it has an agent does not count at once.
 fn far_below(goal: u64) -> u64 {
-    small_from(goal) / 2
+    no_huge_pages_from(goal) / 2
 }
 
 /// Returns how many of a process's resident pages the pager does not know.
@@ -210,8 +211,8 @@ impl Monitor {
                 if !self.pager.is_far.load(Relaxed) {
                     link.set_far(false);
                 }
-                if self.pager.small.load(Relaxed) {
-                    link.small();
+                if self.pager.no_huge_pages.load(Relaxed) {
+                    link.send_no_huge_pages();
                 }
             }
             look_ahead_again(&self.pager, &mut self.shared, &mut self.freezer, &mms);
@@ -235,7 +236,7 @@ impl Monitor {
     /// children that do not join by themselves count (FOREIGN-4 in `foreign.rs`). Pages that such a
     /// child fills before it has an agent and is frozen cannot leave.
     fn is_child_unmet(&self, mms: &[Arc<Mm>]) -> bool {
-        let unmet = |mm: &Mm| mm.is_bare() && mm.link.get().is_none() && mm.id > self.youngest;
+        let unmet = |mm: &Mm| mm.lacks_hooks() && mm.link.get().is_none() && mm.id > self.youngest;
         self.pager.managing.load(Relaxed) && mms.iter().any(|mm| unmet(mm))
     }
 
@@ -272,14 +273,14 @@ impl Monitor {
             self.pager.wake_kswapd();
         }
         if free > 0 {
-            self.pager.wake_if_waiting();
+            self.pager.wake_if_deferred();
         }
         if !self.pager.managing.load(Relaxed) {
-            let (small_from, threshold) = (small_from(goal), threshold(goal));
+            let (no_huge_pages_from, threshold) = (no_huge_pages_from(goal), threshold(goal));
             if used >= far_below(goal) {
                 self.pager.end_far();
             }
-            let is_new = used >= small_from && self.pager.begin_small();
+            let is_new = used >= no_huge_pages_from && self.pager.forbid_huge_pages();
             if used >= threshold {
                 self.pager.managing.store(true, Relaxed);
             }
@@ -287,7 +288,7 @@ impl Monitor {
             if is_new || used >= threshold {
                 return 0;
             }
-            return if used < small_from { small_from } else { threshold } - used;
+            return if used < no_huge_pages_from { no_huge_pages_from } else { threshold } - used;
         }
         free
     }
@@ -298,7 +299,10 @@ impl Monitor {
         for mm in mms {
             let orphan = mm.link.get().is_none() && look;
             // A child may still have to inherit from the address space.
-            if (mm.closing.load(Relaxed) || orphan) && !mm.is_alive() && !mm.lock().copying {
+            if (mm.closing.load(Relaxed) || orphan)
+                && !mm.is_alive()
+                && !mm.lock().following_message
+            {
                 self.pager.drop_mm(mm);
             }
         }
@@ -330,8 +334,8 @@ impl Monitor {
         self.shared.update(&self.pager, &tree, mms);
         self.thrashing.look(&self.pager);
         let held = |which: &AtomicBool, mm: &Mm| which.load(Relaxed).then(|| mm.resident_pages());
-        let alone = mms.iter().filter_map(|mm| held(&mm.alone, mm)).sum();
-        self.pager.unmanaged.hold(Kind::CannotJoin, alone);
+        let without_agent = mms.iter().filter_map(|mm| held(&mm.without_agent, mm)).sum();
+        self.pager.unmanaged.hold(Kind::CannotJoin, without_agent);
         let stuck = mms.iter().filter_map(|mm| held(&mm.reported_stuck, mm)).sum();
         self.pager.unmanaged.hold(Kind::Pinned, stuck);
     }
@@ -352,11 +356,13 @@ impl Monitor {
     /// Write-protects the pages shared in fork groups once there is no room for copies of all of
     /// them.
     fn cow_protect(&self, mms: &[Arc<Mm>]) {
-        let bare = |mm: &&Arc<Mm>| mm.related.load(Relaxed) && !mm.cow_protected.load(Relaxed);
-        let copies: i64 = mms.iter().filter(bare).map(|mm| mm.discount.load(Relaxed).max(0)).sum();
+        let unprotected =
+            |mm: &&Arc<Mm>| mm.related.load(Relaxed) && !mm.cow_protected.load(Relaxed);
+        let copies: i64 =
+            mms.iter().filter(unprotected).map(|mm| mm.discount.load(Relaxed).max(0)).sum();
         let copies = copies.cast_unsigned();
         if copies > 0 && cow_protect::is_needed(&self.pager, copies) {
-            mms.iter().filter(bare).for_each(|mm| cow_protect::raise_all(mm));
+            mms.iter().filter(unprotected).for_each(|mm| cow_protect::raise_all(mm));
         }
     }
 
@@ -388,7 +394,7 @@ impl Monitor {
         let Some(process) = mm.process().filter(|_| !mm.closing.load(Relaxed)) else { return true };
         // A thread that moves areas is done soon, unless it is frozen.
         if !link.try_map() {
-            self.freezer.let_go(&self.pager);
+            self.freezer.release_all(&self.pager);
             return false;
         }
         // During the registration the program would fill memory at the kernel's speed.
@@ -399,7 +405,7 @@ impl Monitor {
             let now = mm.resident_pages();
             let room = is_roomy(now);
             if unknown_pages(mm, now) > if room { HELD_PAGES_MIN } else { UNKNOWN_PAGES_MAX } {
-                freezer.hold_in_turns(pager, mm, room);
+                freezer.freeze_in_turns(pager, mm, room);
             }
         };
         // To read the areas, the monitor waits for threads that change them. Other processes fill
@@ -420,7 +426,7 @@ impl Monitor {
             mm.note_stray_search(pager.clock.since(began));
         }
         if is_roomy(mm.resident_pages()) {
-            freezer.let_go(pager);
+            freezer.release_all(pager);
         }
         link.mapped();
         if let Some(learnt) = learnt {

@@ -131,10 +131,10 @@ pub enum Patience {
     /// left.
     Reclaim,
     /// Threads frozen by the freezer. Then they are released.
-    Hold,
+    Freeze,
     /// The end of the time without a freeze that follows a freeze of the longest duration. Then the
     /// freezer may freeze threads again.
-    Rest,
+    NoFreeze,
     /// The end of killed processes. Then the pager ends and leaves them to their agents.
     Killing,
     /// The files of a process whose memory map is locked. Then the search goes on without it.
@@ -160,7 +160,7 @@ impl Patience {
             Self::Batch => Duration::from_millis(100),
             Self::Status => Duration::from_millis(200),
             Self::ResizeAgain => Duration::from_millis(250),
-            Self::Resize | Self::Reclaim | Self::Rest | Self::LastLines | Self::Files => {
+            Self::Resize | Self::Reclaim | Self::NoFreeze | Self::LastLines | Self::Files => {
                 Duration::from_secs(1)
             }
             Self::Memory
@@ -175,7 +175,7 @@ impl Patience {
             | Self::Passing
             | Self::Confirming
             | Self::LastUse
-            | Self::Hold
+            | Self::Freeze
             | Self::Ending => Duration::from_secs(5),
             Self::MemoryUnseen | Self::Detach => Duration::from_secs(10),
             Self::AwaitingAgent => Duration::from_secs(20),

@@ -24,7 +24,7 @@ use std::time::Instant;
 /// Pending work of the fault threads.
 #[derive(Default)]
 pub struct PendingState {
-    pub waiting: VecDeque<PageFault>,
+    pub deferred: VecDeque<PageFault>,
     /// Faults that pause (`--memory-high`), and the end of each pause.
     pub pausing: Vec<(Instant, PageFault)>,
     pub loads: HashMap<u64, Load>,

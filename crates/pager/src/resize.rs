@@ -49,11 +49,11 @@ fn check(limits: &Limits) -> Result<(), String> {
 
 /// Requests for the monitor, each with the connection for its answer.
 #[derive(Debug, Default)]
-pub struct Wishes(Mutex<VecDeque<(Limits, Box<dyn Connection>)>>);
+pub struct LimitRequests(Mutex<VecDeque<(Limits, Box<dyn Connection>)>>);
 
-impl Wishes {
-    fn add(&self, wish: Limits, line: Box<dyn Connection>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((wish, line));
+impl LimitRequests {
+    fn add(&self, request: Limits, line: Box<dyn Connection>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((request, line));
     }
 
     /// Requests a simulated limit of `max` pages. It may be smaller than a real request may ask
@@ -69,11 +69,11 @@ impl Wishes {
 }
 
 /// Takes a request of a client.
-pub fn asked(pager: &Pager, wish: Limits, line: Box<dyn Connection>) {
-    if let Err(reason) = check(&wish) {
+pub fn asked(pager: &Pager, request: Limits, line: Box<dyn Connection>) {
+    if let Err(reason) = check(&request) {
         return control::done(&*line, Err(reason));
     }
-    pager.wishes.add(wish, line);
+    pager.limit_requests.add(request, line);
     pager.monitor.raise();
 }
 
@@ -151,11 +151,11 @@ impl Resize {
         }
         if let Some(way) = self.under_way.take() {
             self.go_on(pager, way);
-        } else if let Some((wish, line)) = pager.wishes.next() {
+        } else if let Some((request, line)) = pager.limit_requests.next() {
             // A limit set by a client ends the automatic adjustment.
-            self.target = self.target.take().filter(|_| wish.max.is_none());
-            self.kept = self.kept.take().filter(|_| wish.max.is_none());
-            self.begin(pager, wish, line);
+            self.target = self.target.take().filter(|_| request.max.is_none());
+            self.kept = self.kept.take().filter(|_| request.max.is_none());
+            self.begin(pager, request, line);
         } else if let Some(kept) = self.kept.take_if(|kept| kept.at <= pager.clock.now()) {
             self.try_again(pager, &kept);
         } else if let Some(target) = &mut self.target {
@@ -175,15 +175,15 @@ impl Resize {
         self.under_way.is_some()
     }
 
-    fn begin(&mut self, pager: &Pager, wish: Limits, line: Box<dyn Connection>) {
-        if let Some(bound) = wish.high {
+    fn begin(&mut self, pager: &Pager, request: Limits, line: Box<dyn Connection>) {
+        if let Some(bound) = request.high {
             self.high = bound.bytes().map(|bytes| bytes / PAGE_SIZE as u64);
         }
-        if let Some(bound) = wish.ram {
+        if let Some(bound) = request.ram {
             self.ram = bound.bytes();
         }
         let now = pager.resident().zone.limit();
-        let target = wish.max.map_or(now, |bytes| bytes / PAGE_SIZE as u64);
+        let target = request.max.map_or(now, |bytes| bytes / PAGE_SIZE as u64);
         if target >= now {
             self.apply(pager, target);
             tell(pager, By::Set, target);
@@ -191,7 +191,7 @@ impl Resize {
         } else {
             self.apply(pager, now);
             let since = pager.clock.moment();
-            let again = wish.keep.then_some(AGAIN);
+            let again = request.keep.then_some(AGAIN);
             let line = Some(line);
             let way =
                 UnderWay { target, reached: now, least: u64::MAX, since, from: now, line, again };
@@ -278,7 +278,7 @@ impl Resize {
         drop(engine);
         pager.store.set_ram_limit(ram);
         pager.wake_kswapd();
-        pager.wake_if_waiting();
+        pager.wake_if_deferred();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
 use crate::pressure::Pressure;
 use crate::record::Recorder;
-use crate::resize::Wishes;
+use crate::resize::LimitRequests;
 use crate::sampling::Sampling;
 use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
@@ -176,7 +176,7 @@ pub struct Pager {
     /// Whether areas are brought under management.
     pub managing: AtomicBool,
     /// Whether the kernel is to make no more huge pages. Set a little before `managing`.
-    pub small: AtomicBool,
+    pub no_huge_pages: AtomicBool,
     /// Whether new processes need not wait for their agents, because the limit is far.
     pub is_far: AtomicBool,
     /// File that exists while that is so.
@@ -185,7 +185,7 @@ pub struct Pager {
     pub memory_stalled: AtomicU32,
     /// Number of deferred faults. Each waits for memory, the end of a batch or the end of a mapping
     /// change.
-    pub waiting: AtomicU32,
+    pub deferred: AtomicU32,
     /// Start of the longest wait for memory ([`patience::Moment::ms`]); 0 if no fault waits for
     /// memory.
     pub memory_stalled_since_ms: AtomicU64,
@@ -216,7 +216,7 @@ pub struct Pager {
     /// Commands of `ebb lru-gen` for kswapd.
     pub requests: Requests,
     /// New limits requested from the monitor.
-    pub wishes: Wishes,
+    pub limit_requests: LimitRequests,
     /// Views requested by `ebb top`.
     pub looks: Looks,
     pub recorder: Option<Recorder>,
@@ -253,7 +253,7 @@ impl Pager {
         let goal = engine.set.zone.high();
         let at_once = config.eager || config.sample;
         let managing = at_once || monitor::threshold(goal) == 0;
-        let small = at_once || monitor::small_from(goal) == 0;
+        let no_huge_pages = at_once || monitor::no_huge_pages_from(goal) == 0;
         let pager = Self {
             started: clock.now(),
             engine: Mutex::new(engine),
@@ -272,11 +272,11 @@ impl Pager {
             wake_requests: WakeRequests::new(),
             monitor: Signal::default(),
             managing: AtomicBool::new(managing),
-            small: AtomicBool::new(small),
+            no_huge_pages: AtomicBool::new(no_huge_pages),
             is_far: AtomicBool::new(false),
             far_file: Mutex::default(),
             memory_stalled: AtomicU32::new(0),
-            waiting: AtomicU32::new(0),
+            deferred: AtomicU32::new(0),
             memory_stalled_since_ms: AtomicU64::new(0),
             frozen: AtomicU32::new(0),
             frozen_since_ms: AtomicU64::new(0),
@@ -294,7 +294,7 @@ impl Pager {
             unmanaged: Unmanaged::default(),
             thrashing: OnceLock::new(),
             requests: Requests::default(),
-            wishes: Wishes::default(),
+            limit_requests: LimitRequests::default(),
             looks: Looks::default(),
             recorder,
             sampling: config.sample.then(|| Sampling::new(clock.now())),
@@ -378,8 +378,8 @@ impl Pager {
 
     /// Wakes the first fault thread if faults are deferred, because an event for which they wait
     /// may have occurred.
-    pub fn wake_if_waiting(&self) {
-        if self.waiting.load(Relaxed) > 0 {
+    pub fn wake_if_deferred(&self) {
+        if self.deferred.load(Relaxed) > 0 {
             self.wake_faults();
         }
     }
@@ -428,7 +428,7 @@ impl Pager {
     }
 
     /// Sets the link to the agent of an address space.
-    pub fn attach(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
+    pub fn set_link(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
         let link = mm.link.get_or_init(|| link);
         if self.killing.load(SeqCst) {
             link.end();
@@ -478,9 +478,9 @@ impl Pager {
     }
 
     /// Has the kernel make no more huge pages. Returns whether that is new.
-    pub fn begin_small(&self) -> bool {
+    pub fn forbid_huge_pages(&self) -> bool {
         self.end_far();
-        !self.small.swap(true, SeqCst)
+        !self.no_huge_pages.swap(true, SeqCst)
     }
 
     /// Has new processes wait for their agents from now on.
@@ -493,7 +493,7 @@ impl Pager {
     /// Wakes the monitor after a process has come or gone. Far from the limit the monitor does not
     /// need to know before its next tick.
     pub fn wake_monitor(&self) {
-        if self.small.load(Relaxed) || self.managing.load(Relaxed) {
+        if self.no_huge_pages.load(Relaxed) || self.managing.load(Relaxed) {
             self.monitor.raise();
         }
     }
@@ -556,7 +556,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
         Ok(pager) => pager,
         Err(message) => return SupervisorMessage::Failed(message).send(supervisor),
     };
-    if !pager.small.load(Relaxed)
+    if !pager.no_huge_pages.load(Relaxed)
         && let Ok(file) = FarFile::create(&pager.config.socket)
     {
         *pager.far_file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);

@@ -151,7 +151,7 @@ impl SharedMemory {
             (self.pages, self.walked) = (self.mapped, Walk::default());
             return;
         }
-        self.settle();
+        self.update_pages();
         for &(pid, _) in self.holders.iter().filter(|&&(_, pages)| pages > FEW) {
             if self.reported.insert(pid) {
                 pager.unmanaged.met(pager, Kind::SharedMemory, pid, &proc::name(pid));
@@ -173,11 +173,11 @@ impl SharedMemory {
         let pages = believed(found, (self.mapped, after), most(&self.holders));
         self.walked = Walk { mapped: self.mapped, pages, alone: found.alone.min(self.mapped) };
         self.due = pager.clock.now() + pager.clock.since(now) * 3;
-        self.settle();
+        self.update_pages();
         pager.unmanaged.hold(Kind::SharedMemory, self.pages);
     }
 
-    fn settle(&mut self) {
+    fn update_pages(&mut self) {
         let known = since((self.walked.mapped, self.walked.pages), self.mapped);
         self.pages = known.max(most(&self.holders));
     }

@@ -49,10 +49,10 @@ pub fn go(pager: &Pager, pending: &Pending) -> bool {
     match next {
         None => return false,
         Some(SlowWork::Seek(mm)) => mm.search(|| fork::find_process(pager, &mm, None)),
-        Some(SlowWork::Follow(mut following, unheard)) => {
+        Some(SlowWork::Follow(mut following, unfollowed)) => {
             following.do_slow_work(pager);
             let mut pending_state = pending.lock();
-            pending_state.following.push_back((following, unheard));
+            pending_state.following.push_back((following, unfollowed));
             pending_state.away = None;
             drop(pending_state);
             pager.wake_faults();

@@ -34,7 +34,7 @@ impl ThreadWords {
     /// Pins the pages that the ends of threads write to. Returns false if they cannot be
     /// determined; no page may leave then.
     pub fn keep(&mut self, mm: &Mm) -> bool {
-        if !mm.is_bare() {
+        if !mm.lacks_hooks() {
             return true;
         }
         let (Some(process), Some(link)) = (mm.process(), mm.link.get()) else { return false };

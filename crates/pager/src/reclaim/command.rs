@@ -88,7 +88,7 @@ impl Reclaim {
         if self.pager.managing.swap(true, SeqCst) {
             return;
         }
-        self.pager.begin_small();
+        self.pager.forbid_huge_pages();
         self.pager.monitor.raise();
         let wait = Wait::new(&self.pager.clock, Patience::Adoption);
         while self.pager.resident().evictable() == 0 && !wait.is_over(&self.pager.clock) {

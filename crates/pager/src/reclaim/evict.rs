@@ -136,7 +136,7 @@ impl Reclaim {
         if evicted > 0 && !dirty.is_empty() && self.pager.memory_stalled.load(Relaxed) > 0 {
             // These pages become free memory only when the agent has dropped them.
             self.discard_pending(1);
-            self.pager.wake_if_waiting();
+            self.pager.wake_if_deferred();
         }
         self.write(&mut dirty);
         let dirty: Vec<Victim> = dirty.into_iter().map(|(victim, _)| victim).collect();
@@ -328,7 +328,7 @@ impl Reclaim {
                 let mut state = mm.lock();
                 // While the address space is still, the pager reads no message that the drop might
                 // cause.
-                if state.ended || state.copying || state.pool.pending_discards() < least {
+                if state.ended || state.following_message || state.pool.pending_discards() < least {
                     continue;
                 }
                 let runs: Vec<Run> = (state.pool.pending_discard_runs(BATCH_MAX).into_iter())
@@ -407,7 +407,7 @@ fn chosen(resident: &Resident, oldest_standby: &[Pfn], max: usize, able: &[MmId]
 }
 
 fn still_standby(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<Victim> {
-    if state.ended || state.copying || !resident.is_used(pfn) {
+    if state.ended || state.following_message || !resident.is_used(pfn) {
         return None;
     }
     let frame = resident.frame(pfn);

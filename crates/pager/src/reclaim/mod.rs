@@ -66,7 +66,8 @@ enum Work {
     Unshare(Vec<Pfn>),
     /// The rights of the pool change; then the frames move.
     SetRights(Vec<Pfn>),
-    /// Moves that the pager has decided without the agent ([`Reclaim::decide`]).
+    /// Moves that the pager has decided without the agent
+    /// ([`Reclaim::end_batch_by_reading_slots`]).
     Decided,
 }
 
@@ -91,7 +92,7 @@ pub struct Reclaim {
     /// Whether the store took no page of the last batch.
     refused: bool,
     /// Whether shared pages wait for room for copies.
-    crowded: bool,
+    lacks_copy_room: bool,
     /// Whether pages are overcommitted beyond the limit.
     overcommitting: bool,
     /// Number of times without memory for waiting threads since all agents last answered.
@@ -150,7 +151,7 @@ impl Reclaim {
             no_progress: NoProgress::default(),
             store_error: None,
             refused: false,
-            crowded: false,
+            lacks_copy_room: false,
             overcommitting: false,
             ran_out_of_memory: 0,
             weighed: pager.clock.now(),
@@ -208,7 +209,7 @@ impl Reclaim {
     fn next(&mut self) -> Do {
         self.weigh_loads();
         let memory_stalled = self.pager.memory_stalled.load(Relaxed) > 0;
-        let seen = Seen { memory_stalled, crowded: std::mem::take(&mut self.crowded) };
+        let seen = Seen { memory_stalled, crowded: std::mem::take(&mut self.lacks_copy_room) };
         let now_ms = self.pager.clock.since(self.pager.started).as_millis() as u64;
         let did = self.did.take();
         let (order, unevictable) = {
@@ -236,7 +237,7 @@ impl Reclaim {
     /// threads wait without progress.
     fn tell(&mut self, order: Do, did: Did) {
         if did.pages > 0 && !matches!(order, Do::ToStandby(_)) {
-            self.pager.wake_if_waiting();
+            self.pager.wake_if_deferred();
         }
         self.round_progress += did.progress;
         if !matches!(order, Do::Drop(_)) {
@@ -258,7 +259,7 @@ impl Reclaim {
             self.shrinks_compressed = false;
             self.no_progress.end();
             self.copies = 0;
-            self.pager.wake_if_waiting();
+            self.pager.wake_if_deferred();
         }
         self.tidy();
     }
@@ -320,12 +321,12 @@ impl Reclaim {
             return;
         }
         if self.no_progress.is_long(&self.pager) && self.is_out_of_memory() {
-            return self.give_up();
+            return self.end_run();
         }
         self.retry_unevictable();
         if self.pager.clock.since(self.retried) > UNEVICTABLE_RETRY {
             self.retried = self.pager.clock.now();
-            self.find_bare();
+            self.identify_children_without_hooks();
             while self.pager.resident().retry_unstorable(SLICE_PAGES) {}
         }
         self.pager.host.sleep(Duration::from_millis(1));
@@ -368,9 +369,9 @@ impl Reclaim {
 
     /// Looks for the processes of children that request no agent because they have no hooks. The
     /// pager sees that such a child is stopped only when its process is identified (OOM-5).
-    fn find_bare(&self) {
-        let bare = |mm: &Arc<Mm>| mm.needs_injection() && mm.process().is_none();
-        for mm in self.pager.mms().into_iter().filter(bare) {
+    fn identify_children_without_hooks(&self) {
+        let unidentified = |mm: &Arc<Mm>| mm.needs_injection() && mm.process().is_none();
+        for mm in self.pager.mms().into_iter().filter(unidentified) {
             // A later attempt may find a process that cannot be found now.
             let _ = fork::find_process(&self.pager, &mm, None);
         }
@@ -381,7 +382,7 @@ impl Reclaim {
         match mm.link.get() {
             Some(_) => self.is_stalled(mm.id) || mm.update_silence(),
             // The process gets an agent when it goes on.
-            None => mm.is_bare() && mm.is_stopped(),
+            None => mm.lacks_hooks() && mm.is_stopped(),
         }
     }
 
@@ -420,7 +421,7 @@ impl Reclaim {
             zone.set_overcommit(loan);
             drop(resident);
             self.overcommitting = true;
-            self.pager.wake_if_waiting();
+            self.pager.wake_if_deferred();
         }
     }
 
@@ -491,7 +492,7 @@ impl Reclaim {
             let done = link.wait(None) == Outcome::Done;
             if !done && !mm.closing.load(Relaxed) {
                 let decided = match &work {
-                    Work::ToStandby(moving) => self.decide(&mm, moving),
+                    Work::ToStandby(moving) => self.end_batch_by_reading_slots(&mm, moving),
                     _ => None,
                 };
                 brought |= decided.is_some_and(|moved| moved > 0);
@@ -503,14 +504,14 @@ impl Reclaim {
                 Work::ToStandby(moving) => self.commit_standby(&mm, &moving) > 0,
                 Work::Drop(runs) => self.commit_drop(&mm, &runs) > 0,
                 Work::Unshare(frames) => {
-                    self.settle(&mm, &frames, Fate::Retry);
+                    self.put_back_frames(&mm, &frames, Fate::Retry);
                     true
                 }
                 Work::SetRights(frames) => {
                     if done {
                         standby::record_rights(&mm);
                     }
-                    self.settle(&mm, &frames, Fate::Retry);
+                    self.put_back_frames(&mm, &frames, Fate::Retry);
                     done
                 }
                 Work::Decided => true,

@@ -240,7 +240,7 @@ impl Reclaim {
     }
 
     /// Ends the run as the OOM killer does, because nothing can be reclaimed while threads wait.
-    pub fn give_up(&mut self) {
+    pub fn end_run(&mut self) {
         let (limit, used) = {
             let resident = self.pager.resident();
             (resident.zone.limit(), resident.zone.used())
@@ -353,8 +353,8 @@ impl Reclaim {
         let Some(process) = mm.process() else { return String::new() };
         let agent = process.agent().map_or("not found".to_owned(), proc::waits_for);
         let states: String = process.threads().iter().map(|&(_, state)| state).collect();
-        let [memory_stalled, waiting, frozen] =
-            [&self.pager.memory_stalled, &self.pager.waiting, &self.pager.frozen]
+        let [memory_stalled, deferred, frozen] =
+            [&self.pager.memory_stalled, &self.pager.deferred, &self.pager.frozen]
                 .map(|count| count.load(Relaxed));
         let moves = match self.stalled.iter().find(|stalled| stalled.mm.id == mm.id) {
             Some(Stalled { work: Work::ToStandby(moving), .. }) => {
@@ -368,7 +368,7 @@ impl Reclaim {
         };
         format!(
             " of {moves} ({agent}; threads {states}; {memory_stalled} faults wait for memory, {} for other reasons, {frozen} threads are frozen)",
-            waiting.saturating_sub(memory_stalled)
+            deferred.saturating_sub(memory_stalled)
         )
     }
 
@@ -526,7 +526,7 @@ mod tests {
         };
         assert!(!wait(3000), "all of them are yet to join");
         for child in &children[1..] {
-            child.alone.store(true, Relaxed);
+            child.without_agent.store(true, Relaxed);
             assert!(!wait(1900));
         }
         assert!(wait(2100), "the last of them does not");

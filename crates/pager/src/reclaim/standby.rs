@@ -30,14 +30,14 @@ const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 const EACCES: i32 = 13;
 const EPERM: i32 = 1;
-/// Result of a move that the pager has prevented ([`Reclaim::decide`]). No errno has this value,
-/// nor has [`UNREPORTED`].
+/// Result of a move that the pager has prevented ([`Reclaim::end_batch_by_reading_slots`]). No
+/// errno has this value, nor has [`UNREPORTED`].
 const FILLED: i32 = 4094;
 
 /// Treatment of isolated frames that were not moved.
 #[derive(Clone, Copy)]
 pub enum Fate {
-    Park,
+    MakeUnevictable,
     Retry,
 }
 
@@ -72,7 +72,7 @@ impl Reclaim {
             return 0;
         };
         if !movable || !self.thread_words.keep(&mm) {
-            self.settle(&mm, &frames, Fate::Park);
+            self.put_back_frames(&mm, &frames, Fate::MakeUnevictable);
             return 0;
         }
         if !self.prepare_pool(&mm, &frames) {
@@ -86,13 +86,13 @@ impl Reclaim {
         let stay = self.has_unresponsive_agent() && !self.has_room_for_copies();
         {
             let Some(mut state) = mm.lock_settled(BATCH_PATIENCE) else {
-                self.settle(&mm, &frames, Fate::Retry);
+                self.put_back_frames(&mm, &frames, Fate::Retry);
                 return 0;
             };
             let mut resident = self.pager.resident();
             for &pfn in &frames {
                 let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };
-                let shared = stay && !is_alone(&mm, vpn);
+                let shared = stay && !is_exclusive(&mm, vpn);
                 if shared || link.is_pinned(vpn.0) || !ensure_registered(&mm, &mut state, vpn) {
                     self.immovable.busy += u64::from(shared);
                     resident.make_unevictable(pfn);
@@ -123,11 +123,11 @@ impl Reclaim {
                 }
                 mm.end_batch(&mut state);
                 drop(state);
-                self.settle(&mm, &frames, Fate::Park);
+                self.put_back_frames(&mm, &frames, Fate::MakeUnevictable);
                 0
             }
             Outcome::Stalled => {
-                let decided = self.decide(&mm, &moving);
+                let decided = self.end_batch_by_reading_slots(&mm, &moving);
                 let work = decided.map_or(Work::ToStandby(moving), |_| Work::Decided);
                 self.stalled.push(Stalled { mm, work });
                 decided.unwrap_or(0)
@@ -138,7 +138,11 @@ impl Reclaim {
     /// Ends a batch for the pager before its agent does (ORD-7). A tracer has stopped the agent, or
     /// the agent gets no CPU. The tracer may wait for a page, or for a thread whose mapping change
     /// is unread. Returns the number of pages on standby; None if the slots cannot be read.
-    pub fn decide(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> Option<usize> {
+    pub fn end_batch_by_reading_slots(
+        &mut self,
+        mm: &Arc<Mm>,
+        moving: &[(Pfn, u32)],
+    ) -> Option<usize> {
         let (process, link) = (mm.process()?, mm.link.get().expect("it began a batch"));
         // An agent that is in a system call reports the result afterwards. A read of the slots
         // could wait for the same event as that call.
@@ -220,7 +224,7 @@ impl Reclaim {
                 let is_gone = result == ENOENT || result == EFAULT && has_left(mm, vpn);
                 match result {
                     EBUSY if !idle => resident.put_back(pfn),
-                    EBUSY if is_alone(mm, vpn) && self.unshared.insert(pfn.0) => own.push(pfn),
+                    EBUSY if is_exclusive(mm, vpn) && self.unshared.insert(pfn.0) => own.push(pfn),
                     EBUSY if unshare && self.unshared.insert(pfn.0) => shared.push(pfn),
                     EAGAIN => resident.put_back(pfn),
                     EINVAL => refused.push((pfn, vpn)),
@@ -310,7 +314,7 @@ impl Reclaim {
             }
             Outcome::Cancelled => {
                 mm.note_unanswered();
-                self.settle(mm, frames, Fate::Park);
+                self.put_back_frames(mm, frames, Fate::MakeUnevictable);
                 false
             }
             Outcome::Stalled => {
@@ -341,9 +345,9 @@ impl Reclaim {
             });
             // No room will come from pages of a stopped member, so kswapd scans other pages
             // meanwhile.
-            self.crowded = !self.has_unresponsive_agent();
-            let fate = if self.crowded { Fate::Retry } else { Fate::Park };
-            self.settle(mm, &frames, fate);
+            self.lacks_copy_room = !self.has_unresponsive_agent();
+            let fate = if self.lacks_copy_room { Fate::Retry } else { Fate::MakeUnevictable };
+            self.put_back_frames(mm, &frames, fate);
             return 0;
         }
         self.unshare(mm, frames, true)
@@ -379,12 +383,12 @@ impl Reclaim {
                 let charge = resident.zone.charge(copied);
                 mm.note_copied(&mut resident.zone, charge);
                 drop(resident);
-                self.settle(mm, &frames, Fate::Retry);
+                self.put_back_frames(mm, &frames, Fate::Retry);
                 copied as usize
             }
             Outcome::Cancelled => {
                 mm.note_unanswered();
-                self.settle(mm, &frames, Fate::Park);
+                self.put_back_frames(mm, &frames, Fate::MakeUnevictable);
                 0
             }
             Outcome::Stalled => {
@@ -395,13 +399,13 @@ impl Reclaim {
     }
 
     /// Puts back isolated frames that were not moved.
-    pub fn settle(&mut self, mm: &Arc<Mm>, frames: &[Pfn], fate: Fate) {
+    pub fn put_back_frames(&mut self, mm: &Arc<Mm>, frames: &[Pfn], fate: Fate) {
         let state = mm.lock();
         let mut resident = self.pager.resident();
         for &pfn in frames {
             if still_isolated(&resident, &state, pfn).is_some() {
                 match fate {
-                    Fate::Park => resident.make_unevictable(pfn),
+                    Fate::MakeUnevictable => resident.make_unevictable(pfn),
                     Fate::Retry => resident.put_first(pfn),
                 }
             }
@@ -489,7 +493,7 @@ fn ensure_registered(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
 
 /// Whether no other member of the fork group maps the page any more. The kernel moves it only after
 /// the next write to it, which copies nothing.
-fn is_alone(mm: &Mm, vpn: Vpn) -> bool {
+fn is_exclusive(mm: &Mm, vpn: Vpn) -> bool {
     mm.process().is_some_and(|process| process.exclusive_run(vpn.0, 1).is_ok_and(|run| run == 1))
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub trait Connection: Debug + Send {
     /// Reads a message. Returns its bytes, 0 if the other end is gone, None if there is no message
     /// or the sender took it back. Stores a received userfaultfd in `brought`.
-    fn hear(
+    fn receive(
         &self,
         bytes: &mut [u8],
         brought: &mut Option<Box<dyn AddressSpace>>,
@@ -37,7 +37,7 @@ pub trait Connection: Debug + Send {
 }
 
 impl Connection for Socket {
-    fn hear(
+    fn receive(
         &self,
         bytes: &mut [u8],
         brought: &mut Option<Box<dyn AddressSpace>>,

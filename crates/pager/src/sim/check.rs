@@ -62,7 +62,7 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     for (mm, state) in mms.iter().zip(&states) {
         own(mm)?;
         // A batch is under way, or its agent was stopped in the middle, so pages are on their way.
-        if state.busy || state.ended {
+        if state.reads_blocked || state.ended {
             continue;
         }
         pool(mm, state, &resident)?;

@@ -361,7 +361,11 @@ impl Driver {
             8 if free && self.active.get() && self.world.lock().rng.once_in(10) => {
                 let percent = self.world.lock().rng.between(20, 150);
                 let keep = percent.is_multiple_of(2);
-                self.pager.wishes.add_pages(self.limit * percent / 100, keep, Box::new(Nobody));
+                self.pager.limit_requests.add_pages(
+                    self.limit * percent / 100,
+                    keep,
+                    Box::new(Nobody),
+                );
             }
             _ => {}
         }
@@ -456,7 +460,7 @@ impl Driver {
                 };
                 let readable: Vec<bool> = indices.iter().map(heard).collect();
                 drop(world);
-                listener.hear(&readable);
+                listener.read_hellos(&readable);
             }
         }
         listener.forget();

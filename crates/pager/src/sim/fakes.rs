@@ -297,13 +297,13 @@ impl Process for FakeProcess {
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
-        Ok(self.count(page, most as u64, |page| page.is_alone() && !page.zero) as usize)
+        Ok(self.count(page, most as u64, |page| page.is_exclusive() && !page.zero) as usize)
     }
 
     fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
         let world = self.world.lock();
         let range = world.spaces[self.id].pages.range(page..page + count);
-        Ok(range.filter(|(_, page)| !page.is_alone()).count() as u64)
+        Ok(range.filter(|(_, page)| !page.is_exclusive()).count() as u64)
     }
 
     fn scan_present(
@@ -472,7 +472,7 @@ impl FakeConnection {
 pub struct Nobody;
 
 impl Connection for Nobody {
-    fn hear(
+    fn receive(
         &self,
         _: &mut [u8],
         _: &mut Option<Box<dyn AddressSpace>>,
@@ -502,7 +502,7 @@ impl Connection for Nobody {
 }
 
 impl Connection for FakeConnection {
-    fn hear(
+    fn receive(
         &self,
         bytes: &mut [u8],
         brought: &mut Option<Box<dyn AddressSpace>>,

@@ -254,8 +254,8 @@ impl World {
         let found = there.stamp;
         if write {
             // The kernel copies shared pages and the zero page.
-            *there = if there.is_alone() && !there.zero {
-                Page { stamp, ..there.clone_alone() }
+            *there = if there.is_exclusive() && !there.zero {
+                Page { stamp, ..there.clone_exclusive() }
             } else {
                 Page::new(stamp)
             };
@@ -882,7 +882,7 @@ impl World {
             OP_DROP => {
                 self.flip_rights(id);
                 let space = &mut self.spaces[id];
-                let shared = space.pages.range(a..a + pages).any(|(_, page)| !page.is_alone());
+                let shared = space.pages.range(a..a + pages).any(|(_, page)| !page.is_exclusive());
                 // Pages move to the discard area only from areas like it.
                 let other = space.area_of(a).is_some_and(|(_, area)| area.executable);
                 if shared || other || self.rng.once_in(8) {
@@ -928,7 +928,7 @@ impl World {
                 space.touches.push(Touch { page, write, protected: true, thread });
                 return Doing::Wait { page, write };
             }
-            Some(there) if !there.is_alone() => *there = Page::new(there.stamp),
+            Some(there) if !there.is_exclusive() => *there = Page::new(there.stamp),
             Some(_) => {}
             None => {
                 space.pages.insert(page, Page::new(0));
@@ -940,7 +940,7 @@ impl World {
 }
 
 impl Page {
-    fn clone_alone(&self) -> Self {
+    fn clone_exclusive(&self) -> Self {
         Self { protected: self.protected, ..Self::new(self.stamp) }
     }
 }

@@ -276,7 +276,10 @@ fn a_page_that_was_moved_is_kept_though_another_lies_where_it_was() {
         let entries = &space.shared.as_ref().expect("it has an agent").get().entries;
         entries[0].result.store(-UNREPORTED, Relaxed);
     }
-    assert_eq!(Reclaim::new(&driver.pager).decide(&mm, &[(frames[0], place)]), Some(1));
+    assert_eq!(
+        Reclaim::new(&driver.pager).end_batch_by_reading_slots(&mm, &[(frames[0], place)]),
+        Some(1)
+    );
     assert!(matches!(mm.lock().space.get(Vpn(PAGE)), Entry::Standby(_)));
 }
 
@@ -441,7 +444,7 @@ fn a_refused_process_leaves_nothing_in_the_budget() {
     let uffd = Box::new(FakeSpace { world: driver.world.clone(), id: 0 });
     let other = Box::new(FakeProcess { world: driver.world.clone(), id: 1, pid: 0 });
     let pool = (POOL << 12, driver.pager.config.pool_bytes);
-    assert!(listener::take_on(&driver.pager, uffd, other, pool, false).is_err());
+    assert!(listener::add_program(&driver.pager, uffd, other, pool, false).is_err());
     assert_eq!(driver.pager.resident().zone.resident(), held);
 }
 

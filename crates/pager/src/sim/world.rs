@@ -52,7 +52,7 @@ impl Page {
         Self { zero: true, ..Self::new(0) }
     }
 
-    pub fn is_alone(&self) -> bool {
+    pub fn is_exclusive(&self) -> bool {
         Arc::strong_count(&self.frame) == 1
     }
 }
@@ -351,7 +351,7 @@ impl World {
                 space.pages.iter().filter(|&(at, page)| !page.zero && which(at, page)).count()
             };
             let (own, shared) =
-                (count(&|_, page| page.is_alone()), count(&|_, page| !page.is_alone()));
+                (count(&|_, page| page.is_exclusive()), count(&|_, page| !page.is_exclusive()));
             let (pool, fixed) =
                 (count(&|&at, _| at >= POOL), space.pinned.len() + space.locked.len());
             let (agent, doing, stopped) = (space.agent, space.agent_doing, space.stopped);
@@ -481,7 +481,7 @@ impl World {
         if space.pages.contains_key(&to) {
             return EEXIST;
         }
-        if !page.is_alone() || space.pinned.contains(&from) {
+        if !page.is_exclusive() || space.pinned.contains(&from) {
             return EBUSY;
         }
         let mut page = space.pages.remove(&from).expect("it is there");
