@@ -64,7 +64,7 @@ impl Cache {
     fn bring_in(&mut self, vpn: Vpn) -> io::Result<Pfn> {
         // Make room first, so that the page that is brought in does not leave at once.
         if self.engine.set.zone.is_low() {
-            self.engine.ask(&self.wake_requests);
+            self.engine.request_wake(&self.wake_requests);
             while self.reclaim() {}
         }
         let mut page = Box::new([0; PAGE_SIZE]);

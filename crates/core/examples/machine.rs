@@ -45,7 +45,7 @@ impl Machine {
         set.zone.place(charge);
         set.map(&mut self.space, vpn, how, slot);
         if set.zone.is_low() {
-            self.engine.ask(&self.wake_requests);
+            self.engine.request_wake(&self.wake_requests);
             while self.reclaim() {}
         }
     }

@@ -60,7 +60,7 @@ impl Machine {
         space.touch(vpn);
         self.turned_down.insert(pfn, 0);
         if set.zone.is_low() {
-            self.engine.ask(&self.wake_requests);
+            self.engine.request_wake(&self.wake_requests);
             while self.reclaim() {}
         }
     }

@@ -41,7 +41,7 @@ const REFS_SHIFT: u32 = 3;
 const REFS_MASK: u64 = 3 << REFS_SHIFT;
 const ORDER_SHIFT: u32 = 24;
 const ZONE_SHIFT: u32 = 28;
-const HOME_SHIFT: u32 = 32;
+const LIST_SLOT_SHIFT: u32 = 32;
 const STAMP_SHIFT: u32 = 38;
 /// Number of bits in the stamp of a word.
 pub const STAMP_BITS: u32 = 64 - STAMP_SHIFT;
@@ -119,7 +119,7 @@ impl Word {
     /// Program text: an executable mapping of a file.
     pub const EXEC: Self = Self(1 << 20);
     /// Brought in by readahead, before any access.
-    pub const PREFAULT: Self = Self(1 << 21);
+    pub const PREFETCHED: Self = Self(1 << 21);
     /// Refaulted soon enough to skip probation.
     pub const RETURNED: Self = Self(1 << 22);
 
@@ -192,21 +192,21 @@ impl Word {
     /// Returns the slot of the list that the folio is linked on. A promotion by a walk changes
     /// [`slot`](Self::slot) but not this.
     #[must_use]
-    pub const fn home(self) -> usize {
-        ((self.0 >> HOME_SHIFT) & 7) as usize
+    pub const fn list_slot(self) -> usize {
+        ((self.0 >> LIST_SLOT_SHIFT) & 7) as usize
     }
 
     /// Returns the word with generation slot and list slot both set to `slot`.
     #[must_use]
-    pub const fn at_home(self, slot: usize) -> Self {
+    pub const fn at_list_slot(self, slot: usize) -> Self {
         let w = self.with_slot(Some(slot));
-        Self((w.0 & !(7 << HOME_SHIFT)) | ((slot as u64 & 7) << HOME_SHIFT))
+        Self((w.0 & !(7 << LIST_SLOT_SHIFT)) | ((slot as u64 & 7) << LIST_SLOT_SHIFT))
     }
 
     /// Whether the folio is linked on a probation list.
     #[must_use]
     pub const fn on_probation(self) -> bool {
-        self.home() >= FRESH
+        self.list_slot() >= FRESH
     }
 
     /// Returns the time at which the folio was last added to the lists or joined the young

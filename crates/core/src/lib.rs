@@ -25,7 +25,7 @@
 //! let page = Vpn(7);
 //! assert_eq!(space.get(page), Entry::None);
 //!
-//! // The first touch. A page that is on its way is promised, and then in its place.
+//! // The first touch. A page that is on its way is charged, and then in its place.
 //! let charge = engine.set.zone.charge(1);
 //! engine.set.zone.place(charge);
 //! let pfn = engine.set.map(&mut space, page, Arrival::Fresh, None);
@@ -84,7 +84,7 @@
 //!         set.map(space, vpn, how, slot);
 //!         space.touch(vpn);
 //!         if set.zone.is_low() {
-//!             self.engine.ask(&self.wake_requests);
+//!             self.engine.request_wake(&self.wake_requests);
 //!             while self.work() {}
 //!         }
 //!     }
@@ -157,7 +157,7 @@ pub mod watermark;
 
 // Names that a driver of the engine needs.
 pub use engine::{Did, Do, Engine, Evidence, Loads, Seen};
-pub use reclaim::{Asked, WakeRequests};
+pub use reclaim::{RequestResult, WakeRequests};
 pub use resident::{Arrival, Charge, Dropped, Entry, Frame, Pressure, Resident, Space, Zone};
 pub use tunables::Tunables;
 pub use types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};

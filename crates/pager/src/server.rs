@@ -28,7 +28,7 @@ use crate::{faults, inject, listener, monitor, reclaim, report, slow_work, spin}
 use ebb_agent::protocol::FAR_SUFFIX;
 use ebb_mm::engine::{Engine, Evidence};
 use ebb_mm::folio::MM_END;
-use ebb_mm::reclaim::{Asked, WakeRequests};
+use ebb_mm::reclaim::{RequestResult, WakeRequests};
 use ebb_mm::resident::{Dropped, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::{Notice, Store};
@@ -369,10 +369,10 @@ impl Pager {
 
     /// Asks kswapd for memory. Wakes it unless there is enough.
     pub fn wake_kswapd(&self) {
-        match self.engine().ask(&self.wake_requests) {
+        match self.engine().request_wake(&self.wake_requests) {
             // An awake kswapd may be waiting for a page to become reclaimable.
-            Asked::Wake | Asked::Recorded => self.kswapd.raise(),
-            Asked::LetSleep => {}
+            RequestResult::Wake | RequestResult::Recorded => self.kswapd.raise(),
+            RequestResult::LetSleep => {}
         }
     }
 

@@ -91,9 +91,12 @@ impl Policy {
     /// [`Policy::left`], [`Policy::in_use`] or [`Policy::stays`], and then [`Policy::did`].
     pub fn victims(&mut self, memory_stalled: bool) -> Vec<Victim> {
         self.victims.clear();
-        self.engine.ask(&self.wake_requests);
+        self.engine.request_wake(&self.wake_requests);
         loop {
-            match self.engine.next(&self.wake_requests, Seen { memory_stalled, crowded: false }) {
+            match self
+                .engine
+                .next(&self.wake_requests, Seen { memory_stalled, lacks_copy_room: false })
+            {
                 Do::Store(max) => {
                     self.engine.oldest_standby(max, &mut self.victims);
                     if !self.victims.is_empty() {

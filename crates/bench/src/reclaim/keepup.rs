@@ -18,7 +18,7 @@ use ebb_linux::reclaim::{Direct, DirectPassed, FramesNode};
 use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
 use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Shadow};
 use ebb_mm::observe::vmstat::VmStat;
-use ebb_mm::reclaim::{Asked, Kswapd, NAP_MS, Node, Passed, Policy, Step, WakeRequests};
+use ebb_mm::reclaim::{Kswapd, NAP_MS, Node, Passed, Policy, RequestResult, Step, WakeRequests};
 use ebb_mm::space::Spaces;
 use ebb_mm::tunables::Tunables;
 use ebb_mm::types::{MmId, Pfn, Vpn};
@@ -82,8 +82,8 @@ struct Asks<'a> {
 impl Host for Asks<'_> {
     fn wake_kswapd(&self, node: usize, order: Order, highest: usize) {
         let node = FramesNode { frames: &self.m.frames, node };
-        let asked = self.m.wake_requests.ask(&node, Policy::of(&self.m.tun), order, highest);
-        if asked == Asked::Wake {
+        let asked = self.m.wake_requests.request(&node, Policy::of(&self.m.tun), order, highest);
+        if asked == RequestResult::Wake {
             self.m.woken_ns.store(self.m.now_ns(), Relaxed);
             self.kswapd.unpark();
         }

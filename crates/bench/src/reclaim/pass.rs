@@ -1,7 +1,7 @@
 //! Measures passes over one lruvec whose folios lie in memory in random order.
 
 use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
-use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
+use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Reclaimer, Scan, Shadow};
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::space::{Area, Backing, Pte, Spaces};
 use ebb_mm::tunables::{LruKind, Tunables};
@@ -103,7 +103,7 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
     // Only half of the folios are evicted, because a window that runs dry ages, and ageing is not
     // measured here.
     let half = u64::from(n) / 2;
-    let mut sc = Scan::new(Who::Kswapd, true, if what == What::Skip { 64 } else { half }, 60);
+    let mut sc = Scan::new(Reclaimer::Kswapd, true, if what == What::Skip { 64 } else { half }, 60);
     if what == What::Skip {
         sc.zone = 0;
     }

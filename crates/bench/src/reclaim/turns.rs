@@ -12,7 +12,7 @@ use ebb_linux::frame::{Gfp, Host, Order, Request};
 use ebb_linux::reclaim::FramesNode;
 use ebb_mm::folio::LruType;
 use ebb_mm::lru::{Ctx, Evicted, Pageout, Shadow};
-use ebb_mm::reclaim::{Asked, Kswapd, NAP_MS, Node, Passed, Policy, Step};
+use ebb_mm::reclaim::{Kswapd, NAP_MS, Node, Passed, Policy, RequestResult, Step};
 use ebb_mm::types::Pfn;
 use ebb_sys::percpu::thread_time_ns;
 
@@ -48,8 +48,8 @@ const ALLOCATOR: usize = 1;
 impl Host for Turns<'_> {
     fn wake_kswapd(&self, node: usize, order: Order, highest: usize) {
         let node = FramesNode { frames: &self.m.frames, node };
-        let asked = self.m.wake_requests.ask(&node, Policy::of(&self.m.tun), order, highest);
-        if asked == Asked::Wake {
+        let asked = self.m.wake_requests.request(&node, Policy::of(&self.m.tun), order, highest);
+        if asked == RequestResult::Wake {
             let due = self.taken.get() * self.frame_ns;
             self.woken.set(Some(due.max(self.clock_ns.get())));
         }

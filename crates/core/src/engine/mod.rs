@@ -31,10 +31,10 @@
 mod loads;
 mod pass;
 
-pub use loads::{FAR_COST, Loads, NEAR_COST};
+pub use loads::{COMPRESSED_COST, FAR_COST, Loads};
 
 use crate::observe::vmstat::VmStat;
-use crate::reclaim::{Asked, Kswapd, Policy, Step, WakeRequests};
+use crate::reclaim::{Kswapd, Policy, RequestResult, Step, WakeRequests};
 use crate::resident::{FrameState, Pressure, Resident, Space, Split, StandbyShare};
 use crate::tunables::Tunables;
 use crate::types::{PAGE_SIZE, Pfn, Vpn};
@@ -99,7 +99,7 @@ pub struct Seen {
     pub memory_stalled: bool,
     /// Whether some pages can leave only after each is copied, and memory has no room for copies.
     /// The engine then stores standby pages first.
-    pub crowded: bool,
+    pub lacks_copy_room: bool,
 }
 
 /// The result of an order, in pages.
@@ -189,8 +189,8 @@ impl Engine {
     }
 
     /// Requests reclaim, because a thread found too little memory. Returns what to do about kswapd.
-    pub fn ask(&self, wake_requests: &WakeRequests) -> Asked {
-        wake_requests.ask(&self.set.zone, self.policy, crate::order::Order::ZERO, 0)
+    pub fn request_wake(&self, wake_requests: &WakeRequests) -> RequestResult {
+        wake_requests.request(&self.set.zone, self.policy, crate::order::Order::ZERO, 0)
     }
 
     /// Returns the counters of kswapd's protocol.
@@ -283,7 +283,7 @@ impl Engine {
 
     /// Records the sources of loaded pages since the last call. Returns the new share of compressed
     /// memory in the budget, in bytes, if that share changes.
-    pub fn weigh(&mut self, loads: Loads) -> Option<u64> {
+    pub fn note_loads(&mut self, loads: Loads) -> Option<u64> {
         let since = loads.since(&std::mem::replace(&mut self.loads, loads));
         if let Some(cost) = since.cost_permille() {
             self.set.standby_share.set_load_cost(cost);

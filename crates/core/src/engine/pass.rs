@@ -38,7 +38,7 @@ pub(super) struct Pass {
     reclaimed: u64,
     pub stage: Stage,
     asked: Option<Do>,
-    crowded: bool,
+    lacks_copy_room: bool,
     /// Result of the round so far.
     round: Did,
     stored: u64,
@@ -64,7 +64,7 @@ impl Pass {
             reclaimed: 0,
             stage: Stage::Begin,
             asked: None,
-            crowded: false,
+            lacks_copy_room: false,
             round: Did::default(),
             stored: 0,
             done: false,
@@ -86,15 +86,19 @@ impl Pass {
         target: u64,
         seen: Seen,
     ) -> Option<Do> {
-        let cools = evidence == Evidence::Standby;
-        self.crowded |= seen.crowded;
+        let uses_standby = evidence == Evidence::Standby;
+        self.lacks_copy_room |= seen.lacks_copy_room;
         let order = loop {
             match self.stage {
                 Stage::Begin => {
                     (self.round, self.stored) = (Did::default(), 0);
                     self.stage = Stage::Drop;
-                    let crowded = std::mem::take(&mut self.crowded);
-                    if !cools || standby >= target / 2 || crowded || seen.memory_stalled {
+                    let lacks_copy_room = std::mem::take(&mut self.lacks_copy_room);
+                    if !uses_standby
+                        || standby >= target / 2
+                        || lacks_copy_room
+                        || seen.memory_stalled
+                    {
                         break Some(Do::Store(BATCH));
                     }
                 }
@@ -110,7 +114,7 @@ impl Pass {
                     // If the round moved no page and looked at none, the standby pages cannot
                     // leave. So other pages move to standby.
                     let nothing = self.round.pages == 0 && self.round.scanned == 0;
-                    if cools && (standby < target.max(BATCH as u64) || nothing) {
+                    if uses_standby && (standby < target.max(BATCH as u64) || nothing) {
                         break Some(Do::ToStandby(BATCH));
                     }
                 }

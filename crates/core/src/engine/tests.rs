@@ -16,7 +16,7 @@ fn full(limit: u64, evidence: Evidence) -> (Engine, Space, WakeRequests) {
 
 /// Requests reclaim and returns the first order of the run.
 fn first(engine: &mut Engine, wake_requests: &WakeRequests) -> Do {
-    engine.ask(wake_requests);
+    engine.request_wake(wake_requests);
     for _ in 0..10 {
         match engine.next(wake_requests, Seen::default()) {
             Do::Again | Do::Nap | Do::Sleep => {}
@@ -129,8 +129,8 @@ fn a_page_in_use_stays_by_either_evidence() {
 
 #[test]
 fn the_cost_of_loads_is_the_mean_of_near_and_far_loads() {
-    let loads = Loads { near: 90, far: 10, ..Loads::default() };
-    assert_eq!(loads.cost_permille(), Some((90 * NEAR_COST + 10 * FAR_COST) / 100));
+    let loads = Loads { compressed: 90, far: 10, ..Loads::default() };
+    assert_eq!(loads.cost_permille(), Some((90 * COMPRESSED_COST + 10 * FAR_COST) / 100));
     assert_eq!(loads.since(&loads).cost_permille(), None);
 }
 
@@ -159,7 +159,7 @@ fn stored(tunables: Tunables, evidence: Evidence) -> Vec<Vpn> {
         engine.set.zone.place(charge);
         engine.set.map(&mut space, vpn, how, slot);
         if engine.set.zone.is_low() {
-            engine.ask(&wake_requests);
+            engine.request_wake(&wake_requests);
         }
         let mut pages = Vec::new();
         match engine.next(&wake_requests, Seen::default()) {

@@ -22,7 +22,7 @@
 use std::sync::Arc;
 
 use super::scan::{self, DEF_PRIORITY};
-use super::{Ctx, Evicted, Lruvec, Pageout, Pagevec, Scan, Shadow, Who};
+use super::{Ctx, Evicted, Lruvec, Pageout, Pagevec, Reclaimer, Scan, Shadow};
 use crate::folio::{Folios, LruType, MemcgId, Word};
 use crate::observe::lru_gen::{self, Action, CommandError};
 use crate::observe::vmstat::{Event, VmStat};
@@ -303,7 +303,7 @@ impl Memory {
         self.space.note_scheduled();
         let mut force = false;
         for _ in 0..16 {
-            let mut sc = Scan::new(Who::Direct, false, target, self.tun.swappiness.0);
+            let mut sc = Scan::new(Reclaimer::Direct, false, target, self.tun.swappiness.0);
             sc.force_deactivate = force;
             for priority in (0..=DEF_PRIORITY).rev() {
                 sc.priority = priority;
@@ -373,7 +373,7 @@ impl Memory {
             match c.action {
                 Action::Age { force } => self.lruvec.age(&cx, c.seq, swappiness, force)?,
                 Action::Evict { pages } => {
-                    let mut sc = Scan::new(Who::Proactive, false, pages, swappiness);
+                    let mut sc = Scan::new(Reclaimer::Proactive, false, pages, swappiness);
                     self.lruvec.evict_gens(&cx, &mut sc, &mut self.store, c.seq)?;
                 }
             }

@@ -30,8 +30,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use pagevec::Pagevec;
 pub use scan::{
-    Aged, Evicted, Isolation, Met, Pageout, Protection, Scan, ScanEvent, Shadow, ShortShadow, Who,
-    Yield,
+    Aged, Evicted, Isolation, Pageout, Protection, ReclaimStat, Reclaimer, Scan, ScanEvent, Shadow,
+    ShortShadow, ShrinkReport,
 };
 
 use self::classic::ClassicState;
@@ -457,7 +457,7 @@ impl Lruvec {
         swappiness: u32,
         force: bool,
     ) -> Result<(), r#gen::RunError> {
-        let mut sc = Scan::new(Who::Proactive, false, 0, swappiness);
+        let mut sc = Scan::new(Reclaimer::Proactive, false, 0, swappiness);
         r#gen::run_aging(self, cx, &mut sc, seq, swappiness, force)
     }
 

@@ -42,7 +42,7 @@ pub fn task_target(pages: u64, tun: &Tunables) -> u64 {
 
 /// The kind of reclaimer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Who {
+pub enum Reclaimer {
     /// The background reclaimer, kswapd.
     Kswapd,
     /// An allocating task (direct reclaim).
@@ -153,7 +153,7 @@ impl Protection {
 
 /// The pages that a pass met, by their state.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Met {
+pub struct ReclaimStat {
     /// Pages taken off the lists to be looked at.
     pub taken: u64,
     /// File pages among those taken.
@@ -170,7 +170,7 @@ pub struct Met {
     pub immediate: u64,
 }
 
-impl Met {
+impl ReclaimStat {
     /// Returns the pages met after `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -190,7 +190,7 @@ impl Met {
 #[derive(Clone, Debug)]
 pub struct Scan {
     /// The kind of reclaimer.
-    pub who: Who,
+    pub reclaimer: Reclaimer,
     /// Whether the whole node is short of memory, not one memcg.
     pub root: bool,
     /// Scan priority: `size >> priority` pages of a list are scanned.
@@ -230,7 +230,7 @@ pub struct Scan {
     /// those marked for reclaim before as `immediate`.
     pub node_writeback: bool,
     /// Pages met, by their state.
-    pub met: Met,
+    pub met: ReclaimStat,
     /// Pages freed.
     pub reclaimed: u64,
     /// Pages handed to shrinking.
@@ -263,9 +263,9 @@ pub(crate) enum ResumePoint {
 impl Scan {
     /// Creates a pass for `target` pages at the lowest pressure.
     #[must_use]
-    pub fn new(who: Who, root: bool, target: u64, swappiness: u32) -> Self {
+    pub fn new(reclaimer: Reclaimer, root: bool, target: u64, swappiness: u32) -> Self {
         Self {
-            who,
+            reclaimer,
             root,
             priority: DEF_PRIORITY,
             lift: 0,
@@ -283,7 +283,7 @@ impl Scan {
             skipped_deactivate: false,
             node_dirty: false,
             node_writeback: false,
-            met: Met::default(),
+            met: ReclaimStat::default(),
             reclaimed: 0,
             scanned: 0,
             unqueued_dirty: 0,
@@ -340,7 +340,7 @@ pub enum ScanEvent {
     /// Folios were isolated from a list.
     Isolated(Isolation),
     /// Folios of an inactive list were shrunk.
-    Shrunk(Yield),
+    Shrunk(ShrinkReport),
     /// Folios of an active list were scanned (classic).
     Aged(Aged),
 }
@@ -349,7 +349,7 @@ pub enum ScanEvent {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Isolation {
     /// The kind of reclaimer.
-    pub who: Who,
+    pub reclaimer: Reclaimer,
     /// Node of the list.
     pub node: u8,
     /// Type of the pages.
@@ -372,9 +372,9 @@ pub struct Isolation {
 
 /// The results for folios isolated from an inactive list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Yield {
+pub struct ShrinkReport {
     /// The kind of reclaimer.
-    pub who: Who,
+    pub reclaimer: Reclaimer,
     /// Node of the list.
     pub node: u8,
     /// Type of the pages.
@@ -386,7 +386,7 @@ pub struct Yield {
     /// Pages freed.
     pub freed: u64,
     /// Pages met, by their state.
-    pub met: Met,
+    pub met: ReclaimStat,
     /// Pages that are activated.
     pub activated: u64,
     /// Pages that stay because they were used.
@@ -397,7 +397,7 @@ pub struct Yield {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aged {
     /// The kind of reclaimer.
-    pub who: Who,
+    pub reclaimer: Reclaimer,
     /// Node of the list.
     pub node: u8,
     /// Type of the pages.
@@ -490,7 +490,7 @@ mod tests {
                 while rig.fill(LruType::Anon).is_some() {}
                 let mut out = Batches::default();
                 for _ in 0..40 {
-                    let mut sc = Scan::new(Who::Direct, false, 1024, 60);
+                    let mut sc = Scan::new(Reclaimer::Direct, false, 1024, 60);
                     sc.priority = 1;
                     rig.v.shrink(&rig.cx(), &mut sc, &mut out);
                     out.1 = 0;
@@ -525,7 +525,7 @@ mod tests {
 
     #[test]
     fn a_small_machine_scans_as_large_a_share_as_a_large_one() {
-        let mut sc = Scan::new(Who::Direct, true, 32, 60);
+        let mut sc = Scan::new(Reclaimer::Direct, true, 32, 60);
         assert_eq!((sc.share_of(1 << 18), sc.share_of(1 << 11)), (64, 0));
         sc.lift = 4;
         assert_eq!((sc.share_of(1 << 14), sc.share_of(1 << 11)), (64, 8));

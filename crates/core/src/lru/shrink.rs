@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::r#gen::Deltas;
 use super::r#gen::look_around::look_around;
-use super::scan::{Evicted, Isolation, MIN_LRU_BATCH, Met, Yield};
-use super::{Ctx, Lruvec, Pageout, Pagevec, Scan, Who};
+use super::scan::{Evicted, Isolation, MIN_LRU_BATCH, ReclaimStat, ShrinkReport};
+use super::{Ctx, Lruvec, Pageout, Pagevec, Reclaimer, Scan};
 use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::space::{Area, Pte, References, Space};
@@ -85,14 +85,14 @@ pub(crate) struct Shrunk {
     /// Pages that stay because they were used.
     pub used: u64,
     /// Pages met, by their state.
-    pub met: Met,
+    pub met: ReclaimStat,
 }
 
 impl Shrunk {
     /// Returns the results as a report. `looked` is the number of pages looked at for the batch.
-    pub fn told(&self, v: &Lruvec, sc: &Scan, ty: LruType, looked: u64) -> Yield {
-        Yield {
-            who: sc.who,
+    pub fn report(&self, v: &Lruvec, sc: &Scan, ty: LruType, looked: u64) -> ShrinkReport {
+        ShrinkReport {
+            reclaimer: sc.reclaimer,
             node: v.node(),
             ty,
             priority: sc.priority,
@@ -254,7 +254,7 @@ fn fate(v: &Lruvec, cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word, around: &mut Aro
 
 /// Whether kswapd meets a folio that was marked for reclaim before.
 fn again(sc: &Scan, w: Word) -> bool {
-    sc.who == Who::Kswapd && w.has(Word::RECLAIM)
+    sc.reclaimer == Reclaimer::Kswapd && w.has(Word::RECLAIM)
 }
 
 /// Handles a folio under writeback. The folio is activated, and moves to the old end when its
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn neighbours_are_looked_at_in_a_pass_that_frees_little() {
         let rig = Rig::new(1, Tunables::default());
-        let mut sc = Scan::new(Who::Direct, false, 32, 60);
+        let mut sc = Scan::new(Reclaimer::Direct, false, 32, 60);
         let mut looks = |scanned, reclaimed| {
             (sc.scanned, sc.reclaimed) = (scanned, reclaimed);
             Around::new(&rig.cx(), &sc).looks

@@ -7,7 +7,7 @@
 use super::wake_requests::{Flags, WakeRequests};
 use super::{CLASSES_MAX, Node, Policy};
 use crate::lru::scan::DEF_PRIORITY;
-use crate::lru::{Met, Scan, Who};
+use crate::lru::{ReclaimStat, Reclaimer, Scan};
 use crate::order::Order;
 
 /// Priority at which a run for a boost stops raising the pressure. Below it the run may write.
@@ -40,7 +40,7 @@ impl Pass {
     /// Returns the pass as a request to the lists.
     #[must_use]
     pub fn scan(&self, swappiness: u32) -> Scan {
-        let mut sc = Scan::new(Who::Kswapd, true, self.target, swappiness);
+        let mut sc = Scan::new(Reclaimer::Kswapd, true, self.target, swappiness);
         sc.priority = self.priority;
         sc.order = self.order.get();
         sc.zone = self.highest;
@@ -64,7 +64,7 @@ pub struct Passed {
     pub writing: bool,
     /// Dirty and written pages met, for classic lists that do not note it batch by batch. Multi-gen
     /// lists report nothing to the node.
-    pub met: Option<Met>,
+    pub met: Option<ReclaimStat>,
 }
 
 /// A run under way.

@@ -372,7 +372,7 @@ impl Kswapd {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::lru::Met;
+    use crate::lru::ReclaimStat;
     use crate::tunables::{FlagClear, SleepCheck};
 
     /// A node that never has enough memory and has only its upper zone.
@@ -418,7 +418,12 @@ mod tests {
 
     #[test]
     fn kswapd_waits_for_pages_that_it_meets_again_under_writeback() {
-        let met = |immediate| Met { taken: 32, writeback: 4, immediate, ..Met::default() };
+        let met = |immediate| ReclaimStat {
+            taken: 32,
+            writeback: 4,
+            immediate,
+            ..ReclaimStat::default()
+        };
         let passed = |immediate| Passed {
             scanned: 32,
             reclaimed: 28,

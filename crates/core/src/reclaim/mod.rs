@@ -18,7 +18,7 @@ pub mod wake_requests;
 
 pub use balance::{Pass, Passed};
 pub use kswapd::{Kswapd, KswapdStats, Step};
-pub use wake_requests::{Asked, Flags, WakeRequests};
+pub use wake_requests::{Flags, RequestResult, WakeRequests};
 
 use crate::order::{MAX_ORDER, Order};
 use crate::tunables::{FlagClear, IdleIndex, SleepCheck, Tunables};

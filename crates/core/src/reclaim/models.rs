@@ -7,7 +7,8 @@ use loom::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use loom::thread;
 
 use super::{
-    Asked, FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, SleepCheck, Step, WakeRequests,
+    FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, RequestResult, SleepCheck, Step,
+    WakeRequests,
 };
 use crate::observe::vmstat::VmStat;
 use crate::order::Order;
@@ -69,7 +70,7 @@ fn nobody_is_forgotten(order: AsksWhen, takes: u32, preemptions: usize) {
             if order == AsksWhen::After {
                 node.free.fetch_sub(1, Ordering::SeqCst);
             }
-            if wake_requests.ask(&*node, policy, Order::ZERO, 1) == Asked::Wake {
+            if wake_requests.request(&*node, policy, Order::ZERO, 1) == RequestResult::Wake {
                 kswapd.thread().unpark();
             }
             if order == AsksWhen::Before {
@@ -81,7 +82,7 @@ fn nobody_is_forgotten(order: AsksWhen, takes: u32, preemptions: usize) {
         kswapd.join().unwrap();
         assert!(node.balanced(Order::ZERO, 1), "kswapd sleeps while memory is short");
         // A request still recorded has been served, or kswapd would have to be woken now.
-        assert_eq!(wake_requests.ask(&*node, policy, Order::ZERO, 1), Asked::LetSleep);
+        assert_eq!(wake_requests.request(&*node, policy, Order::ZERO, 1), RequestResult::LetSleep);
     });
 }
 
@@ -141,10 +142,10 @@ fn kswapd_takes_each_wake_request_once() {
             let wake_requests = wake_requests.clone();
             thread::spawn(move || {
                 let node = Tiny { free: AtomicI64::new(0) };
-                wake_requests.ask(&node, policy, Order::ZERO, 1)
+                wake_requests.request(&node, policy, Order::ZERO, 1)
             })
         };
-        wake_requests.ask(&node, policy, Order::HUGE, 0);
+        wake_requests.request(&node, policy, Order::HUGE, 0);
         let first = wake_requests.take();
         other.join().unwrap();
         let second = wake_requests.take();

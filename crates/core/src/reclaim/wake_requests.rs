@@ -14,7 +14,7 @@
 //! Lock order: the lock is a leaf; [`Node`] is never called under it.
 
 use super::{FAILURES_MAX, FlagClear, Node, Policy, SleepCheck, order_of};
-use crate::lru::Met;
+use crate::lru::ReclaimStat;
 use crate::order::Order;
 use crate::sync::{AtomicU32, Mutex, Relaxed, lock};
 
@@ -50,7 +50,7 @@ struct State {
 
 /// Result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum RequestResult {
     /// The request is recorded; kswapd is awake and will see it.
     Recorded,
     /// The caller must wake kswapd's thread.
@@ -92,38 +92,44 @@ impl WakeRequests {
     }
 
     /// Asks for `order` from class `highest` or below, because a task found too little memory.
-    pub fn ask(&self, node: &dyn Node, policy: Policy, order: Order, highest: usize) -> Asked {
+    pub fn request(
+        &self,
+        node: &dyn Node,
+        policy: Policy,
+        order: Order,
+        highest: usize,
+    ) -> RequestResult {
         {
             let mut s = lock(&self.state);
             s.highest = Some(s.highest.map_or(highest, |h| h.max(highest)));
             s.order = s.order.max(order.get());
             if s.sleep == Sleep::Awake || s.woken {
-                return Asked::Recorded;
+                return RequestResult::Recorded;
             }
         }
         let boosted = node.boosts(highest).iter().any(|&b| b > 0);
         let hopeless = self.hopeless() && policy.sleep != SleepCheck::One;
         if hopeless || (!boosted && self.balanced(node, policy, order, highest)) {
-            return Asked::LetSleep;
+            return RequestResult::LetSleep;
         }
         let mut s = lock(&self.state);
         if s.sleep == Sleep::Awake || s.woken {
-            return Asked::Recorded;
+            return RequestResult::Recorded;
         }
         s.woken = true;
-        Asked::Wake
+        RequestResult::Wake
     }
 
     /// Wakes kswapd if it sleeps, without a look at the balance, and changes the requested zone.
     /// `highest` maps the requested zone to the new one.
-    pub fn ask_lower(&self, highest: impl Fn(Option<usize>) -> Option<usize>) -> Asked {
+    pub fn request_lower(&self, highest: impl Fn(Option<usize>) -> Option<usize>) -> RequestResult {
         let mut s = lock(&self.state);
         if s.sleep == Sleep::Awake || s.woken {
-            return Asked::Recorded;
+            return RequestResult::Recorded;
         }
         s.highest = highest(s.highest);
         s.woken = true;
-        Asked::Wake
+        RequestResult::Wake
     }
 
     /// Returns whether the node is in balance. With `FlagClear::Check` a true result also clears
@@ -245,7 +251,7 @@ impl WakeRequests {
     }
 
     /// Sets flags from the pages that a pass over classic lists, or a batch of one, met.
-    pub fn note(&self, met: &Met) {
+    pub fn note(&self, met: &ReclaimStat) {
         if met.writeback > 0 && met.writeback == met.taken {
             self.set_flag(Flags::WRITEBACK);
         }

@@ -10,7 +10,7 @@ use super::frames::{FrameState, Frames, MEMCG};
 use super::space::Space;
 use crate::folio::{LruType, Word};
 use crate::lru::scan::MIN_LRU_BATCH;
-use crate::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, ShortShadow, Who};
+use crate::lru::{Ctx, Evicted, Lruvec, Pageout, Reclaimer, Scan, Shadow, ShortShadow};
 use crate::observe::lru_gen::{self, Action, Command, CommandError, Enabled};
 use crate::observe::vmstat::VmStat;
 use crate::space::Spaces;
@@ -132,7 +132,7 @@ impl Order {
     pub fn isolate(&self, frames: &Frames, max: usize, pressure: Pressure, into: &mut Vec<Pfn>) {
         let cx = self.cx(frames);
         self.lruvec.fold();
-        let mut sc = Scan::new(Who::Kswapd, true, max as u64, SWAPPINESS);
+        let mut sc = Scan::new(Reclaimer::Kswapd, true, max as u64, SWAPPINESS);
         (sc.priority, sc.lift) = (pressure.priority, pressure.lift);
         self.lruvec.shrink(&cx, &mut sc, &mut Victims(into));
     }
@@ -189,7 +189,7 @@ impl Order {
             Action::Age { force } => self.lruvec.age(&cx, command.seq, swappiness, force)?,
             Action::Evict { pages } => {
                 let most = pages.min(MIN_LRU_BATCH);
-                let mut sc = Scan::new(Who::Proactive, false, most, swappiness);
+                let mut sc = Scan::new(Reclaimer::Proactive, false, most, swappiness);
                 self.lruvec.evict_gens(&cx, &mut sc, &mut Victims(into), command.seq)?;
             }
         }

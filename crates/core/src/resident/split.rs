@@ -24,14 +24,14 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Edges {
     /// Loads of the pages that were compressed last.
-    pub near: u64,
+    pub compressed: u64,
     /// Loads of as many pages that left compressed memory last.
     pub far: u64,
     /// Pages that a page of compressed memory holds, in thousandths.
     pub ratio_permille: u64,
     /// Cost of a load from compressed memory, in any unit.
-    pub near_cost: u64,
-    /// Cost of a load from a file, in the unit of `near_cost`.
+    pub compressed_cost: u64,
+    /// Cost of a load from a file, in the unit of `compressed_cost`.
     pub far_cost: u64,
 }
 
@@ -80,15 +80,18 @@ impl Split {
     /// Adds the loads since the last call. Returns the new limit of compressed memory in bytes, if
     /// it changes.
     pub fn look(&mut self, edges: Edges) -> Option<u64> {
-        self.seen =
-            Edges { near: self.seen.near + edges.near, far: self.seen.far + edges.far, ..edges };
+        self.seen = Edges {
+            compressed: self.seen.compressed + edges.compressed,
+            far: self.seen.far + edges.far,
+            ..edges
+        };
         let seen = self.seen;
-        if seen.near + seen.far < LOADS_MIN {
+        if seen.compressed + seen.far < LOADS_MIN {
             return None;
         }
         self.seen = Edges::default();
-        let memory = seen.near * seen.near_cost;
-        let dearer = seen.far_cost.saturating_sub(seen.near_cost);
+        let memory = seen.compressed * seen.compressed_cost;
+        let dearer = seen.far_cost.saturating_sub(seen.compressed_cost);
         let compressed = seen.far * dearer * seen.ratio_permille / 1000;
         let towards = if memory * 100 > compressed * CLEAR_PERCENT {
             Some(Side::Memory)
@@ -139,19 +142,21 @@ mod tests {
     use super::*;
 
     const EDGES: Edges =
-        Edges { near: 0, far: 0, ratio_permille: 4000, near_cost: 20, far_cost: 120 };
+        Edges { compressed: 0, far: 0, ratio_permille: 4000, compressed_cost: 20, far_cost: 120 };
 
     #[test]
     fn compressed_memory_shrinks_while_no_page_is_loaded_from_the_file() {
         let mut split = Split::new(1 << 20, 1 << 19);
-        let all: Vec<u64> = std::iter::repeat_with(|| split.look(Edges { near: 100, ..EDGES }))
-            .take(200)
-            .flatten()
-            .collect();
+        let all: Vec<u64> =
+            std::iter::repeat_with(|| split.look(Edges { compressed: 100, ..EDGES }))
+                .take(200)
+                .flatten()
+                .collect();
         assert_eq!(all.first(), Some(&((1 << 19) - (1 << 13))));
         assert_eq!(all.last(), Some(&(1 << 15)), "SPLIT-1");
         assert!(all.is_sorted_by(|one, next| one > next));
-        let back = std::iter::repeat_with(|| split.look(Edges { near: 100, far: 50, ..EDGES }));
+        let back =
+            std::iter::repeat_with(|| split.look(Edges { compressed: 100, far: 50, ..EDGES }));
         assert_eq!(back.take(200).flatten().last(), Some(1 << 19), "SPLIT-1");
     }
 
@@ -167,10 +172,14 @@ mod tests {
             at = split.look(edges).unwrap_or(before);
             before.abs_diff(at) / step
         };
-        let (near, far) = (Edges { near: 100, ..EDGES }, Edges { far: 100, ..EDGES });
-        assert_eq!([near; 5].map(&mut moved), [1, 2, 4, 4, 4]);
-        assert_eq!([far, far, near, far].map(&mut moved), [1, 2, 1, 1]);
-        assert_eq!(moved(Edges { near: 1000, far: 50, ..EDGES }), 0, "both are worth the same");
+        let (compressed, far) = (Edges { compressed: 100, ..EDGES }, Edges { far: 100, ..EDGES });
+        assert_eq!([compressed; 5].map(&mut moved), [1, 2, 4, 4, 4]);
+        assert_eq!([far, far, compressed, far].map(&mut moved), [1, 2, 1, 1]);
+        assert_eq!(
+            moved(Edges { compressed: 1000, far: 50, ..EDGES }),
+            0,
+            "both are worth the same"
+        );
         assert_eq!([far, far].map(&mut moved), [1, 2]);
     }
 
@@ -196,9 +205,9 @@ mod tests {
     fn nothing_moves_where_both_are_worth_the_same_or_little_is_known() {
         let mut split = Split::new(1 << 20, 1 << 19);
         // Both sides are worth 2000.
-        assert_eq!(split.look(Edges { near: 1000, far: 50, ..EDGES }), None);
-        assert_eq!(split.look(Edges { near: 30, ..EDGES }), None);
-        assert_eq!(split.look(Edges { near: 30, ..EDGES }), None);
-        assert!(split.look(Edges { near: 30, ..EDGES }).is_some(), "it adds up");
+        assert_eq!(split.look(Edges { compressed: 1000, far: 50, ..EDGES }), None);
+        assert_eq!(split.look(Edges { compressed: 30, ..EDGES }), None);
+        assert_eq!(split.look(Edges { compressed: 30, ..EDGES }), None);
+        assert!(split.look(Edges { compressed: 30, ..EDGES }).is_some(), "it adds up");
     }
 }

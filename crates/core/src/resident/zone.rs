@@ -97,7 +97,7 @@ pub struct Zone {
     /// Pages in memory (ZONE-2).
     resident: u64,
     /// Pages in charges (ZONE-1).
-    promised: u64,
+    charged: u64,
     /// Pages that left memory when the count of pages in memory was 0 already.
     uncounted: u64,
     marks: Marks,
@@ -114,7 +114,7 @@ impl Zone {
             high: high.min(limit),
             overcommit: 0,
             resident: 0,
-            promised: 0,
+            charged: 0,
             uncounted: 0,
             marks,
         }
@@ -146,13 +146,13 @@ impl Zone {
     /// Returns the pages in memory plus those charged.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.resident + self.promised
+        self.resident + self.charged
     }
 
     /// Returns the pages that are charged and not in memory yet.
     #[must_use]
-    pub fn promised(&self) -> u64 {
-        self.promised
+    pub fn charged(&self) -> u64 {
+        self.charged
     }
 
     /// Returns the watermarks, in free pages. `min` is the reserve. kswapd begins when no more than
@@ -181,7 +181,7 @@ impl Zone {
 
     /// Charges `pages`, however many are free.
     pub fn charge(&mut self, pages: u64) -> Charge {
-        self.promised += pages;
+        self.charged += pages;
         Charge(pages)
     }
 
@@ -204,7 +204,7 @@ impl Zone {
     /// Ends a charge of this zone. Returns the number of its pages.
     fn end(&mut self, mut charge: Charge) -> u64 {
         let pages = std::mem::take(&mut charge.0);
-        self.promised -= pages;
+        self.charged -= pages;
         pages
     }
 
@@ -361,14 +361,14 @@ mod tests {
     fn charges_count_beside_the_measured_resident_pages() {
         let mut zone = budget(1_000, 1_000);
         let mut charge = zone.try_charge(5, 0).expect("there is room");
-        assert_eq!((zone.used(), zone.promised()), (5, 5));
+        assert_eq!((zone.used(), zone.charged()), (5, 5));
         zone.set_resident(600);
-        assert_eq!((zone.used(), zone.promised()), (605, 5), "not in memory yet");
+        assert_eq!((zone.used(), zone.charged()), (605, 5), "not in memory yet");
         let first = charge.split(2);
         zone.place(first);
-        assert_eq!((zone.used(), zone.promised()), (605, 3), "in memory now");
+        assert_eq!((zone.used(), zone.charged()), (605, 3), "in memory now");
         zone.give_back(charge);
-        assert_eq!((zone.used(), zone.promised()), (602, 0));
+        assert_eq!((zone.used(), zone.charged()), (602, 0));
         let (one, two) = (zone.charge(1), zone.charge(2));
         let both = one.and(two);
         assert_eq!(both.pages(), 3);

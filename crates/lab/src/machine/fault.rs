@@ -228,7 +228,7 @@ impl Mem {
             if asked {
                 first = Some(pfn);
             } else {
-                self.folios.set(pfn, Word::PREFAULT);
+                self.folios.set(pfn, Word::PREFETCHED);
             }
             if anon {
                 self.marked[pfn.0 as usize] = !asked;
@@ -312,7 +312,7 @@ impl Mem {
             self.touch_fd(space, page, pte.pfn(), access, now);
             return;
         }
-        self.folios.update(pte.pfn(), |w| w.with(Word::MAPPED).without(Word::PREFAULT));
+        self.folios.update(pte.pfn(), |w| w.with(Word::MAPPED).without(Word::PREFETCHED));
         if std::mem::take(&mut self.marked[pte.pfn().0 as usize]) {
             self.hit_ahead(space, page, pte.pfn(), now);
         }

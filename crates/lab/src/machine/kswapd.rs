@@ -9,8 +9,8 @@ use ebb_linux::frame::Order;
 use ebb_linux::reclaim::throttle::Wait;
 use ebb_linux::reclaim::{Outlook, Reason};
 use ebb_mm::reclaim::{
-    Asked, Flags, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Pass, Passed, Policy,
-    Step,
+    Flags, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Pass, Passed, Policy,
+    RequestResult, Step,
 };
 use ebb_mm::tunables::LruKind;
 
@@ -74,18 +74,18 @@ impl Machine {
         let node = self.mem.frames_of(id);
         let policy = Policy::of(&self.mem.tun);
         let highest = index.min(node.classes() - 1);
-        let asked = self.mem.nodes[id].wake_requests.ask(&node, policy, Order::ZERO, highest);
+        let asked = self.mem.nodes[id].wake_requests.request(&node, policy, Order::ZERO, highest);
         // The first request finds kswapd awake because its thread was just made.
         let protocol = &mut self.kswapds[id].protocol;
         let first = protocol.is_none();
         protocol.get_or_insert_with(|| Protocol::new(policy, node.classes()));
-        if asked == Asked::Wake
+        if asked == RequestResult::Wake
             && let Some(tracepoints) = &mut self.mem.out.tracepoints
         {
             let doer = Doer::Task(self.mem.out.task, self.mem.out.cpu);
             tracepoints.wakes_kswapd(self.now, doer, id);
         }
-        if first || asked == Asked::Wake {
+        if first || asked == RequestResult::Wake {
             self.kswapds[id].woken_ns.get_or_insert(self.now);
             self.kswapd_after(id, self.mem.costs.switch_ns);
         }

@@ -22,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use ebb_mm::engine::{BATCH, Did, Do, Engine, Evidence, Loads, Seen};
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::readahead::Window;
-use ebb_mm::reclaim::{Asked, WakeRequests};
+use ebb_mm::reclaim::{RequestResult, WakeRequests};
 use ebb_mm::resident::{Arrival, Charge, Dropped, Entry, FrameState, Space, Split};
 use ebb_mm::tunables::Tunables;
 use ebb_mm::types::{Pfn, SlotId, Vpn};
@@ -125,7 +125,7 @@ const STRETCH: u64 = 4;
 const RETRY_NS: u64 = 50_000;
 /// Nanoseconds without a stored page after which the run fails, if threads wait for memory.
 const HOPELESS_NS: u64 = 2_000_000_000;
-/// Nanoseconds between two decisions on the share of compressed memory ([`Engine::weigh`]).
+/// Nanoseconds between two decisions on the share of compressed memory ([`Engine::note_loads`]).
 const WEIGH_NS: u64 = 100_000_000;
 /// The pages that entered compressed memory last, and as many that left it last, are its edges
 /// ([`Loads`]). An edge is 1 / `EDGE_SHARE` of the pages in compressed memory.
@@ -255,8 +255,8 @@ impl Tiers {
         let edge = self.near.div_ceil(EDGE_SHARE);
         match *self.at(slot) {
             Kept::Near(seq) => {
-                self.loads.near += 1;
-                self.loads.near_edge += u64::from(seq + edge > self.puts);
+                self.loads.compressed += 1;
+                self.loads.compressed_edge += u64::from(seq + edge > self.puts);
                 true
             }
             Kept::Far(seq) => {
@@ -373,7 +373,7 @@ impl Live {
         }
         let charge = self.engine.set.zone.try_charge(1, 0);
         let wake = charge.is_none() || self.engine.set.zone.is_low();
-        let wake = wake && self.engine.ask(&self.wake_requests) != Asked::LetSleep;
+        let wake = wake && self.engine.request_wake(&self.wake_requests) != RequestResult::LetSleep;
         let Some(charge) = charge else {
             self.memory_stalled = true;
             return (Fault::Wait { until_ns: now + RETRY_NS, cost_ns: 0 }, wake);
@@ -539,11 +539,13 @@ impl Live {
         if now >= self.weighed_ns + WEIGH_NS {
             self.weighed_ns = now;
             let ratio_permille = (self.tiers.ratio * 1000.0) as u64;
-            if let Some(limit) = self.engine.weigh(Loads { ratio_permille, ..self.tiers.loads }) {
+            if let Some(limit) =
+                self.engine.note_loads(Loads { ratio_permille, ..self.tiers.loads })
+            {
                 self.tiers.limit = limit as f64 / 4096.0;
             }
         }
-        let seen = Seen { memory_stalled: self.memory_stalled, crowded: false };
+        let seen = Seen { memory_stalled: self.memory_stalled, lacks_copy_room: false };
         let mut pages: Vec<Pfn> = Vec::new();
         let order = self.engine.next(&self.wake_requests, seen);
         let (done, cost) = match order {
@@ -766,10 +768,15 @@ mod tests {
         mem.check(now).expect("the counts agree");
         let count = |name| outcome.counters.iter().find(|(of, _)| *of == name).expect("counted").1;
         let loads = mem.live.as_ref().expect("it is live").loads();
-        assert!(loads.near >= 1600 && loads.far == 0, "{loads:?}");
-        assert!(count("pgsteal_kswapd") >= loads.near, "what was loaded had left");
+        assert!(loads.compressed >= 1600 && loads.far == 0, "{loads:?}");
+        assert!(count("pgsteal_kswapd") >= loads.compressed, "what was loaded had left");
         // In a sequential pass a fault loads most pages together with its own page.
-        assert!(count("pswpin") * 4 < loads.near, "{} of {} touched", count("pswpin"), loads.near);
+        assert!(
+            count("pswpin") * 4 < loads.compressed,
+            "{} of {} touched",
+            count("pswpin"),
+            loads.compressed
+        );
     }
 
     /// Shows that a written page that a read brings back from standby is still written. Its next

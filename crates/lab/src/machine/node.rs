@@ -151,7 +151,7 @@ mod tests {
     use std::ops::Range;
 
     use ebb_mm::lru::scan::DEF_PRIORITY;
-    use ebb_mm::lru::{Scan, Who};
+    use ebb_mm::lru::{Reclaimer, Scan};
     use ebb_mm::space::Backing;
     use ebb_mm::types::Vpn;
 
@@ -216,8 +216,8 @@ mod tests {
             let now = on_lists(mem);
             [0, 1].map(|n| before[n] - now[n])
         };
-        let pass = |mem: &mut Mem, who, nodes| {
-            let mut sc = Scan::new(who, true, 64, 60);
+        let pass = |mem: &mut Mem, reclaimer, nodes| {
+            let mut sc = Scan::new(reclaimer, true, 64, 60);
             sc.priority = DEF_PRIORITY - 8;
             let mut under = Under::new(sc, nodes, false);
             loop {
@@ -227,10 +227,10 @@ mod tests {
                 }
             }
         };
-        pass(&mut mem, Who::Kswapd, (1, 1));
+        pass(&mut mem, Reclaimer::Kswapd, (1, 1));
         let [first, second] = taken(&mem);
         assert!(first == 0 && second > 0, "{first} {second}");
-        pass(&mut mem, Who::Direct, (0, 2));
+        pass(&mut mem, Reclaimer::Direct, (0, 2));
         let [of_first, of_second] = taken(&mem);
         assert!(of_first > 0 && of_second > second, "{of_first} {of_second}");
         mem.check(0).unwrap();

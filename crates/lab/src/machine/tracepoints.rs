@@ -16,7 +16,7 @@ use std::fmt::{self, Arguments};
 use std::io::{self, Write};
 
 use ebb_mm::folio::LruType;
-use ebb_mm::lru::{ScanEvent, Who};
+use ebb_mm::lru::{Reclaimer, ScanEvent};
 
 /// Process id of the first thread's task.
 const FIRST_TASK: usize = 1000;
@@ -224,14 +224,14 @@ impl Tracepoints {
 
     /// Records a batch that the engine reports. `task` is the running thread and its CPU.
     pub(super) fn batch(&mut self, at_ns: u64, told: &ScanEvent, task: (usize, usize)) {
-        let doer = |who: Who, node: u8| match who {
-            Who::Kswapd => Doer::Kswapd(usize::from(node)),
-            Who::Direct => Doer::Task(task.0, task.1),
-            Who::Proactive => Doer::Command,
+        let doer = |reclaimer: Reclaimer, node: u8| match reclaimer {
+            Reclaimer::Kswapd => Doer::Kswapd(usize::from(node)),
+            Reclaimer::Direct => Doer::Task(task.0, task.1),
+            Reclaimer::Proactive => Doer::Command,
         };
         match told {
             ScanEvent::Isolated(i) => {
-                self.batch = doer(i.who, i.node);
+                self.batch = doer(i.reclaimer, i.node);
                 let state = if i.active { "active" } else { "inactive" };
                 let ty = if i.ty == LruType::File { "file" } else { "anon" };
                 self.say(
@@ -249,7 +249,7 @@ impl Tracepoints {
                 let young = if file { [0, y.activated] } else { [y.activated, 0] };
                 self.say(
                     at_ns,
-                    doer(y.who, y.node),
+                    doer(y.reclaimer, y.node),
                     format_args!(
                         "mm_vmscan_lru_shrink_inactive: nid={} nr_scanned={} nr_reclaimed={} nr_dirty={} \
                          nr_writeback={} nr_congested={} nr_immediate={} nr_activate_anon={} nr_activate_file={} \
@@ -273,7 +273,7 @@ impl Tracepoints {
                 let down = a.taken - a.rotated;
                 self.say(
                     at_ns,
-                    doer(a.who, a.node),
+                    doer(a.reclaimer, a.node),
                     format_args!(
                         "mm_vmscan_lru_shrink_active: nid={} nr_taken={} nr_active={} nr_deactivated={down} \
                          nr_referenced={} priority={} flags={}",

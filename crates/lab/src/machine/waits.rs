@@ -19,7 +19,7 @@ use ebb_linux::reclaim::throttle::{TICK_MS, too_many_isolated};
 use ebb_linux::reclaim::{Outlook, Reason};
 use ebb_mm::folio::LruType;
 use ebb_mm::observe::vmstat::Event;
-use ebb_mm::reclaim::{Asked, Flags, Node, Policy};
+use ebb_mm::reclaim::{Flags, Node, Policy, RequestResult};
 use ebb_mm::tunables::{LruKind, OomRule};
 
 use super::mem::Mem;
@@ -53,7 +53,7 @@ impl Mem {
             self.task().held = None;
             return false;
         };
-        self.nodes[id].woken |= asked == Asked::Wake;
+        self.nodes[id].woken |= asked == RequestResult::Wake;
         if before.is_none() {
             self.stat.add(Event::PgScanDirectThrottle, 1);
         }

@@ -7,7 +7,7 @@
 use super::throttle::Reason;
 use crate::frame::{COSTLY_ORDER, Order};
 use ebb_mm::lru::scan::DEF_PRIORITY;
-use ebb_mm::lru::{Scan, Who};
+use ebb_mm::lru::{Reclaimer, Scan};
 
 /// How hard a run tries.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -37,7 +37,7 @@ impl DirectPass {
     /// Returns the pass as a request to the lists.
     #[must_use]
     pub fn scan(&self, root: bool, order: Order, swappiness: u32) -> Scan {
-        let mut sc = Scan::new(Who::Direct, root, self.target, swappiness);
+        let mut sc = Scan::new(Reclaimer::Direct, root, self.target, swappiness);
         sc.priority = self.priority;
         sc.order = order.get();
         sc.force_deactivate = self.forced;

@@ -5,7 +5,7 @@
 
 use super::oom::ROUNDS_MAX;
 use ebb_mm::lru::scan::SWAP_CLUSTER_MAX;
-use ebb_mm::lru::{Scan, Who};
+use ebb_mm::lru::{Reclaimer, Scan};
 use ebb_mm::types::PAGE_SIZE;
 
 /// A command under way.
@@ -36,7 +36,7 @@ impl Proactive {
     /// Returns a portion as a request to the lists, at one priority.
     #[must_use]
     pub fn scan(target: u64, priority: u8, swappiness: u32) -> Scan {
-        let mut sc = Scan::new(Who::Proactive, false, target, swappiness);
+        let mut sc = Scan::new(Reclaimer::Proactive, false, target, swappiness);
         sc.priority = priority;
         sc
     }

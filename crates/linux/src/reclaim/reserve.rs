@@ -13,7 +13,7 @@
 //! allocation asked for a higher zone. (See `throttle_direct_reclaim` and `allow_direct_reclaim` in
 //! `mm/vmscan.c`. The minimum of two indices is in it from 2012 to 2020.)
 
-use ebb_mm::reclaim::{Asked, Node, Policy, WakeRequests};
+use ebb_mm::reclaim::{Node, Policy, RequestResult, WakeRequests};
 use ebb_mm::tunables::{IdleIndex, SleepCheck};
 
 /// Longest wait in milliseconds of a task that may not enter file systems, because other tasks may
@@ -30,13 +30,13 @@ pub fn may_reclaim(
     node: &dyn Node,
     policy: Policy,
     normal: usize,
-) -> Result<(), Asked> {
+) -> Result<(), RequestResult> {
     // Only with `SleepCheck::Any` does the check know that a node is hopeless.
     let hopeless = requests.hopeless() && policy.sleep == SleepCheck::Any;
     if hopeless || node.reserve_left() {
         return Ok(());
     }
-    Err(requests.ask_lower(|asked| match (policy.idle, asked) {
+    Err(requests.request_lower(|asked| match (policy.idle, asked) {
         (IdleIndex::Zero, None) => None,
         (_, asked) => Some(asked.map_or(normal, |a| a.min(normal))),
     }))
@@ -114,7 +114,7 @@ mod tests {
     }
 
     impl Rig {
-        fn may(&self) -> Result<(), Asked> {
+        fn may(&self) -> Result<(), RequestResult> {
             may_reclaim(&self.wake_requests, &self.node, self.policy, NORMAL)
         }
 
@@ -142,11 +142,11 @@ mod tests {
     #[test]
     fn kswapd_woken_for_the_lower_zone_does_nothing_for_the_waiting_task() {
         let mut rig = asleep(policy(IdleIndex::Zero, SleepCheck::All), true);
-        assert_eq!(rig.may(), Err(Asked::Wake), "it is asked, again and again");
+        assert_eq!(rig.may(), Err(RequestResult::Wake), "it is asked, again and again");
         assert_eq!(rig.turns(10_000), None);
         assert_eq!((rig.passes, rig.kswapd.stats().naps > 1000), ([0, 0], true));
         // Another allocation asks for the zone that the task needs.
-        rig.wake_requests.ask(&rig.node, rig.policy, Order::ZERO, NORMAL);
+        rig.wake_requests.request(&rig.node, rig.policy, Order::ZERO, NORMAL);
         assert!(rig.turns(100).is_some());
     }
 
@@ -154,8 +154,8 @@ mod tests {
     fn if_no_request_means_no_zone_kswapd_releases_the_waiting_task() {
         for idle in [IdleIndex::Sentinel, IdleIndex::Previous] {
             let mut rig = asleep(policy(idle, SleepCheck::Any), true);
-            assert_eq!(rig.may(), Err(Asked::Wake));
-            assert_eq!(rig.may(), Err(Asked::Recorded), "it is on its way");
+            assert_eq!(rig.may(), Err(RequestResult::Wake));
+            assert_eq!(rig.may(), Err(RequestResult::Recorded), "it is on its way");
             assert!(rig.turns(10).is_some(), "{idle:?}");
             assert_eq!(rig.passes[0], 0);
         }

@@ -12,7 +12,7 @@ use super::*;
 use crate::frame::watermark::{self, Marks, ZoneView};
 use crate::frame::{Config, Gfp, NoHost, Request, ZoneKind, ZoneSpec};
 use ebb_mm::observe::vmstat::VmStat;
-use ebb_mm::reclaim::{Asked, Flags, Kswapd, NAP_MS, Passed, Policy, Step, WakeRequests};
+use ebb_mm::reclaim::{Flags, Kswapd, NAP_MS, Passed, Policy, RequestResult, Step, WakeRequests};
 use ebb_mm::tunables::{FlagClear, IdleIndex, SleepCheck};
 
 const DMA: usize = 0;
@@ -274,7 +274,7 @@ impl Sim {
     fn allocate(&mut self, page: Page) -> u64 {
         let mut waited = 0;
         if self.node.free[NORMAL].get() <= self.node.marks[NORMAL].low as i64 {
-            self.wake_requests.ask(&self.node, self.policy, Order::ZERO, NORMAL);
+            self.wake_requests.request(&self.node, self.policy, Order::ZERO, NORMAL);
         }
         while self.node.free[NORMAL].get() <= self.node.marks[NORMAL].min as i64 {
             self.log.direct += 1;
@@ -357,7 +357,7 @@ fn only_a_sleep_of_kswapd_clears_the_node_flags() {
         let node = Numbers::new(900, 1400);
         let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
         let mut kswapd = Kswapd::new(policy, 2);
-        wake_requests.ask(&node, policy, Order::ZERO, NORMAL);
+        wake_requests.request(&node, policy, Order::ZERO, NORMAL);
         wake_requests.set_flag(Flags::DIRTY);
         for passes in 0.. {
             match kswapd.step(&wake_requests, &node, &stat) {
@@ -433,7 +433,7 @@ fn with_a_single_zone_all_policies_are_one() {
         for i in 0..2000 {
             sim.node.free[NORMAL].set(if i % 40 == 0 { 1200 } else { sim.node.free[NORMAL].get() });
             if sim.node.free[NORMAL].get() <= 1277 {
-                wake_requests.ask(&node, policy, Order::ZERO, 0);
+                wake_requests.request(&node, policy, Order::ZERO, 0);
             }
             let step = kswapd.step(&wake_requests, &node, &stat);
             if let Step::Pass(_) = step {
@@ -485,7 +485,7 @@ fn a_boost_is_worked_off_gently_and_taken_back() {
         "1700 < 1539 + 512, but DMA serves"
     );
     let mut gentle = 0;
-    wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
+    wake_requests.request(&node, PREVIOUS, Order::ZERO, NORMAL);
     while let Step::Pass(pass) = kswapd.step(&wake_requests, &node, &stat) {
         assert!(!pass.may_swap && (!pass.may_write || pass.priority < 10));
         assert!(pass.priority >= 10, "pressure does not grow for a boost");
@@ -504,7 +504,7 @@ fn sixteen_runs_without_progress_make_a_node_hopeless_until_a_page_is_freed() {
     let node = Numbers::new(0, 900);
     let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(PREVIOUS, 2);
-    wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
+    wake_requests.request(&node, PREVIOUS, Order::ZERO, NORMAL);
     let mut passes = 0;
     loop {
         match kswapd.step(&wake_requests, &node, &stat) {
@@ -520,9 +520,12 @@ fn sixteen_runs_without_progress_make_a_node_hopeless_until_a_page_is_freed() {
     }
     // Each run is repeated once without the preference for files.
     assert_eq!((passes, wake_requests.hopeless()), (16 * 24, true));
-    assert_eq!(wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL), Asked::LetSleep);
+    assert_eq!(
+        wake_requests.request(&node, PREVIOUS, Order::ZERO, NORMAL),
+        RequestResult::LetSleep
+    );
     wake_requests.progress();
-    assert_eq!(wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL), Asked::Wake);
+    assert_eq!(wake_requests.request(&node, PREVIOUS, Order::ZERO, NORMAL), RequestResult::Wake);
     assert!(matches!(kswapd.step(&wake_requests, &node, &stat), Step::Pass(_)));
 }
 
@@ -531,7 +534,7 @@ fn a_run_ends_once_and_not_with_each_of_its_passes() {
     let node = Numbers::new(0, 900);
     let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(PREVIOUS, 2);
-    wake_requests.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
+    wake_requests.request(&node, PREVIOUS, Order::ZERO, NORMAL);
     for _ in 0..3 {
         assert!(matches!(kswapd.step(&wake_requests, &node, &stat), Step::Pass(_)));
         assert!(!kswapd.ended());
@@ -548,7 +551,7 @@ fn an_order_is_dropped_when_there_is_enough_to_compact() {
     let node = Numbers::new(0, 900);
     let (wake_requests, stat) = (WakeRequests::new(), VmStat::default());
     let mut kswapd = Kswapd::new(PREVIOUS, 2);
-    wake_requests.ask(&node, PREVIOUS, Order::new(3).unwrap(), NORMAL);
+    wake_requests.request(&node, PREVIOUS, Order::new(3).unwrap(), NORMAL);
     let Step::Pass(first) = kswapd.step(&wake_requests, &node, &stat) else {
         panic!("memory is short")
     };
@@ -560,7 +563,7 @@ fn an_order_is_dropped_when_there_is_enough_to_compact() {
     };
     assert_eq!(second.order, Order::ZERO);
     // A request during the run is taken up when the run is over, and judged with the sleep.
-    wake_requests.ask(&node, PREVIOUS, Order::new(2).unwrap(), DMA);
+    wake_requests.request(&node, PREVIOUS, Order::new(2).unwrap(), DMA);
     kswapd
         .passed(&wake_requests, &Passed { scanned: 32, reclaimed: 16, writing: false, met: None });
     node.free[NORMAL].set(5000);

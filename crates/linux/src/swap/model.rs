@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::SwapCache;
 use crate::writeback::{PageCache, Request, To, Writes};
 use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
-use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
+use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Reclaimer, Scan, Shadow};
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::space::{Area, Backing, Pte, Space, Spaces};
 use ebb_mm::tunables::{LruKind, SwapOrder, Tunables};
@@ -117,7 +117,7 @@ impl World {
 
     fn reclaim(&mut self, target: u64) {
         let cx = cx!(self);
-        let mut sc = Scan::new(Who::Direct, false, target, 200);
+        let mut sc = Scan::new(Reclaimer::Direct, false, target, 200);
         sc.priority = 0;
         let out = &mut Out {
             writes: &mut self.writes,

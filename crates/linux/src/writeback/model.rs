@@ -13,7 +13,7 @@ use super::ahead::{FileAhead, Window};
 use super::cache::WriteFailed;
 use super::*;
 use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
-use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
+use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Reclaimer, Scan, Shadow};
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::space::{Area, Backing, Pte, Space, Spaces};
 use ebb_mm::tunables::{Dirty, LruKind, Tunables};
@@ -165,7 +165,7 @@ impl World {
 
     fn reclaim(&mut self, pages: u64) {
         let cx = cx!(self);
-        let mut sc = Scan::new(Who::Direct, false, pages, 60);
+        let mut sc = Scan::new(Reclaimer::Direct, false, pages, 60);
         for priority in (0..=12).rev() {
             sc.priority = priority;
             let mut out = Out { cache: &mut self.cache, free: &mut self.free };
@@ -258,7 +258,7 @@ impl World {
                 break;
             }
             let mark = if window.mark == Some(at) { Word::AHEAD } else { Word::default() };
-            self.fetch(file, at, Word::new(LruType::File, 0, 0).with(Word::PREFAULT).with(mark))?;
+            self.fetch(file, at, Word::new(LruType::File, 0, 0).with(Word::PREFETCHED).with(mark))?;
             self.fetched_ahead += 1;
         }
         Some(pfn)

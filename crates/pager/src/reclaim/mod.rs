@@ -209,7 +209,8 @@ impl Reclaim {
     fn next(&mut self) -> Do {
         self.weigh_loads();
         let memory_stalled = self.pager.memory_stalled.load(Relaxed) > 0;
-        let seen = Seen { memory_stalled, crowded: std::mem::take(&mut self.lacks_copy_room) };
+        let seen =
+            Seen { memory_stalled, lacks_copy_room: std::mem::take(&mut self.lacks_copy_room) };
         let now_ms = self.pager.clock.since(self.pager.started).as_millis() as u64;
         let did = self.did.take();
         let (order, unevictable) = {
@@ -440,10 +441,10 @@ impl Reclaim {
         }
         self.weighed = self.pager.clock.now();
         let reads = self.pager.store.reads();
-        let limit = self.pager.engine().weigh(Loads {
-            near: reads.near,
+        let limit = self.pager.engine().note_loads(Loads {
+            compressed: reads.near,
             far: reads.far,
-            near_edge: reads.near_edge,
+            compressed_edge: reads.near_edge,
             far_edge: reads.far_edge,
             ratio_permille: reads.ratio_permille,
         });

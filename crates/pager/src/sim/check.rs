@@ -47,10 +47,10 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let mut spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
     spaces.extend(pending_state.followed().filter_map(Following::child));
     resident.check_invariants(&spaces, &loads);
-    let promised: u64 = pending_state.loads.values().map(|load| load.charge.pages()).sum();
-    if resident.zone.promised() != promised {
-        let zone = resident.zone.promised();
-        return Err(format!("{zone} pages are promised, to loads {promised}"));
+    let charged: u64 = pending_state.loads.values().map(|load| load.charge.pages()).sum();
+    if resident.zone.charged() != charged {
+        let zone = resident.zone.charged();
+        return Err(format!("{zone} pages are charged, to loads {charged}"));
     }
     balance(driver, &mms, &resident)?;
     let isolated = resident.count(FrameState::Isolated);

@@ -3,7 +3,7 @@
 use super::super::list::List;
 use super::super::scan::{Aged, DEF_PRIORITY, Isolation, ResumePoint, ScanEvent, batch};
 use super::super::shrink::{Around, Isolated, shrink_batch};
-use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who};
+use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Reclaimer, Scan};
 use super::balance::{Round, inactive_is_low, round, scan_counts};
 use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
@@ -30,7 +30,8 @@ impl Under {
         let round = round(v, cx, sc);
         let targets = scan_counts(v, cx, sc, round);
         // At the lowest pressure, a task scans few pages.
-        let to_the_end = sc.root && sc.who == Who::Direct && sc.priority == DEF_PRIORITY;
+        let to_the_end =
+            sc.root && sc.reclaimer == Reclaimer::Direct && sc.priority == DEF_PRIORITY;
         Self { round, targets, left: targets, reclaimed: 0, list: 0, to_the_end }
     }
 }
@@ -159,7 +160,7 @@ fn tell_isolated(
     batch: &Isolated,
 ) {
     out.note(&ScanEvent::Isolated(Isolation {
-        who: sc.who,
+        reclaimer: sc.reclaimer,
         node: v.node(),
         ty,
         active,
@@ -184,10 +185,10 @@ fn shrink_inactive(
     let (scanned, skipped) = isolate(v, cx, sc, &mut v.lock(), ty.index() * 2, n, &mut batch);
     tell_isolated((v, cx, sc), out, (ty, false), (n, scanned, skipped), &batch);
     cx.stat.add(
-        match sc.who {
-            Who::Kswapd => Event::PgScanKswapd,
-            Who::Direct => Event::PgScanDirect,
-            Who::Proactive => Event::PgScanProactive,
+        match sc.reclaimer {
+            Reclaimer::Kswapd => Event::PgScanKswapd,
+            Reclaimer::Direct => Event::PgScanDirect,
+            Reclaimer::Proactive => Event::PgScanProactive,
         },
         scanned,
     );
@@ -199,7 +200,7 @@ fn shrink_inactive(
     }
     let taken = batch.pages(cx);
     let found = shrink_batch(v, cx, sc, out, &mut batch, &mut Around::none());
-    out.note(&ScanEvent::Shrunk(found.told(v, sc, ty, scanned)));
+    out.note(&ScanEvent::Shrunk(found.report(v, sc, ty, scanned)));
     put_back(v, cx, batch.as_slice());
     v.classic.note_cost(v, cx, ty, found.written, scanned - found.reclaimed.min(scanned));
     if found.unqueued_dirty > 0 && found.unqueued_dirty == taken {
@@ -207,10 +208,10 @@ fn shrink_inactive(
         out.wake_flusher();
     }
     cx.stat.add(
-        match sc.who {
-            Who::Kswapd => Event::PgStealKswapd,
-            Who::Direct => Event::PgStealDirect,
-            Who::Proactive => Event::PgStealProactive,
+        match sc.reclaimer {
+            Reclaimer::Kswapd => Event::PgStealKswapd,
+            Reclaimer::Direct => Event::PgStealDirect,
+            Reclaimer::Proactive => Event::PgStealProactive,
         },
         found.reclaimed,
     );
@@ -255,8 +256,8 @@ fn shrink_active(v: &Lruvec, cx: &Ctx, sc: &Scan, out: &mut dyn Pageout, ty: Lru
     }
     drop(lists);
     v.classic.note_cost(v, cx, ty, 0, rotated);
-    let (who, node, priority) = (sc.who, v.node(), sc.priority);
-    out.note(&ScanEvent::Aged(Aged { who, node, ty, priority, taken, rotated }));
+    let (reclaimer, node, priority) = (sc.reclaimer, v.node(), sc.priority);
+    out.note(&ScanEvent::Aged(Aged { reclaimer, node, ty, priority, taken, rotated }));
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::lru::r#gen::tests::{Free, Rig};
-use crate::lru::{Scan, Who};
+use crate::lru::{Reclaimer, Scan};
 use crate::tunables::{LruKind, Tunables};
 
 fn rig(frames: u32) -> Rig {
@@ -132,7 +132,7 @@ fn the_clock_counts_evictions_and_activations() {
     rig.v.activate(&rig.cx(), pfns[0]);
     let before = age(&rig);
     let mut freed = Vec::new();
-    let mut sc = Scan::new(Who::Direct, false, 8, 60);
+    let mut sc = Scan::new(Reclaimer::Direct, false, 8, 60);
     sc.priority = 0;
     rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut freed));
     assert!(freed.len() >= 8);
@@ -181,7 +181,7 @@ fn kernels_before_6_1_finish_the_larger_share_and_take_far_too_much() {
             place.table.clear(place.index, crate::space::Pte::ACCESSED);
         }
         let mut freed = Vec::new();
-        let mut sc = Scan::new(Who::Direct, true, 32, 60);
+        let mut sc = Scan::new(Reclaimer::Direct, true, 32, 60);
         sc.priority = 0;
         rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut freed));
         rig.v.check_invariants(&rig.cx());
@@ -207,7 +207,7 @@ fn a_pass_scans_a_share_of_the_zones_that_help() {
         rig.v.add(&rig.cx(), Pfn(i));
     }
     let pass = |rig: &Rig, zone, priority| {
-        let mut sc = Scan::new(Who::Kswapd, true, 256, 60);
+        let mut sc = Scan::new(Reclaimer::Kswapd, true, 256, 60);
         (sc.zone, sc.priority) = (zone, priority);
         let mut freed = Vec::new();
         let skipped = rig.stat.get(Event::PgSkip);

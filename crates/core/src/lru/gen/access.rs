@@ -101,7 +101,7 @@ pub fn inc_gen(cx: &Ctx, pfn: Pfn, old: usize, mark: Word) -> (usize, bool) {
         }
         race::point(cx, pfn);
         let next = (old + 1) % MAX_NR_GENS as usize;
-        let new = w.without_refs().at_home(next).with(mark);
+        let new = w.without_refs().at_list_slot(next).with(mark);
         match cx.folios.exchange(pfn, w, new) {
             Ok(()) => return (next, true),
             Err(now) => w = now,

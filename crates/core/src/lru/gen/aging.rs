@@ -196,7 +196,7 @@ mod tests {
     use super::super::tests::Rig;
     use super::*;
     use crate::folio::{LruType, MemcgId};
-    use crate::lru::Who;
+    use crate::lru::Reclaimer;
     use crate::tunables::Tunables;
 
     /// Returns two spaces, the first with more than a table of entries, and an aging that stopped
@@ -208,7 +208,7 @@ mod tests {
         rig.v.r#gen.mm.join(second.id());
         rig.spaces.get(rig.mm()).unwrap().note_scheduled();
         second.note_scheduled();
-        let mut sc = Scan::new(Who::Direct, false, 32, 60);
+        let mut sc = Scan::new(Reclaimer::Direct, false, 32, 60);
         let seq = rig.v.r#gen.max_seq();
         let begun = age(&rig.v, &rig.cx(), &mut sc, Aging::new(seq, false), 60, || true);
         let Aged::Paused(aging) = begun else { panic!("600 entries are worth a pause") };

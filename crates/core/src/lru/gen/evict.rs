@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::list::List;
 use super::super::scan::{self, Isolation, MAX_LRU_BATCH, ScanEvent};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
-use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
+use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Reclaimer, Scan, ZONES};
 use super::batch::{At, Batch, Steps};
 use super::window::{count_protected, moved_up, relink, try_inc_min};
 use super::{choice, evictable, inc_gen, insert, pid, probation};
@@ -78,10 +78,10 @@ pub(super) fn evict(
 
 fn count_steal(cx: &Ctx, sc: &Scan, ty: LruType, n: u64) {
     cx.stat.add(
-        match sc.who {
-            Who::Kswapd => Event::PgStealKswapd,
-            Who::Direct => Event::PgStealDirect,
-            Who::Proactive => Event::PgStealProactive,
+        match sc.reclaimer {
+            Reclaimer::Kswapd => Event::PgStealKswapd,
+            Reclaimer::Direct => Event::PgStealDirect,
+            Reclaimer::Proactive => Event::PgStealProactive,
         },
         n,
     );
@@ -102,7 +102,7 @@ fn shrink_and_put_back(
     let mut retried = false;
     while !batch.is_empty() {
         let found = shrink_batch(v, cx, sc, out, batch, &mut around);
-        out.note(&ScanEvent::Shrunk(found.told(v, sc, ty, looked)));
+        out.note(&ScanEvent::Shrunk(found.report(v, sc, ty, looked)));
         total.unqueued_dirty += found.unqueued_dirty;
         let mut again = Isolated::new();
         let mut lists = v.lock();
@@ -281,7 +281,7 @@ fn scan(
     }
     count_scan(cx, sc, ty, &t);
     batch.looked(Isolation {
-        who: sc.who,
+        reclaimer: sc.reclaimer,
         node: v.node(),
         ty,
         active: false,
@@ -298,10 +298,10 @@ fn scan(
 fn count_scan(cx: &Ctx, sc: &mut Scan, ty: LruType, t: &Tally) {
     let file = ty == LruType::File;
     cx.stat.add(
-        match sc.who {
-            Who::Kswapd => Event::PgScanKswapd,
-            Who::Direct => Event::PgScanDirect,
-            Who::Proactive => Event::PgScanProactive,
+        match sc.reclaimer {
+            Reclaimer::Kswapd => Event::PgScanKswapd,
+            Reclaimer::Direct => Event::PgScanDirect,
+            Reclaimer::Proactive => Event::PgScanProactive,
         },
         t.isolated,
     );
@@ -421,6 +421,6 @@ fn take(v: &Lruvec, cx: &Ctx, sc: &Scan, lists: &mut Lists, pfn: Pfn, slot: usiz
     });
     let from = old.slot().unwrap_or(slot);
     insert::resize(v, from, new, -(new.pages() as i64));
-    lists.r#gen[old.home()][new.ty().index()][new.zone()].remove(cx.folios, pfn);
+    lists.r#gen[old.list_slot()][new.ty().index()][new.zone()].remove(cx.folios, pfn);
     true
 }

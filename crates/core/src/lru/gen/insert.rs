@@ -66,7 +66,7 @@ pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
         Add::Rotate => cx.tun.mglru.admission == Admission::Probation && w.on_probation(),
     };
     let slot = match fresh {
-        true if w.home() == TRIED || how == Add::Rotate => TRIED,
+        true if w.list_slot() == TRIED || how == Add::Rotate => TRIED,
         true => FRESH,
         false => (seq % 4) as usize,
     };
@@ -74,7 +74,7 @@ pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
     let (_, w) = cx.folios.update(pfn, |w| {
         // A folio that is put back on probation keeps the stamp of its arrival.
         let w = if fresh && w.has(Word::SEEN) { w } else { w.stamped(now) };
-        w.at_home(slot).with(Word::LRU.or(Word::SEEN)).without(off)
+        w.at_list_slot(slot).with(Word::LRU.or(Word::SEEN)).without(off)
     });
     if fresh && how == Add::Normal {
         cx.stat.add(Event::EbbProbation, w.pages());
@@ -98,7 +98,7 @@ pub(super) fn del(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, keep_age: b
     resize(v, slot, w, -(w.pages() as i64));
     // A walk may have promoted the folio in its word alone; the folio is still linked in its old
     // list.
-    lists.r#gen[old.home()][w.ty().index()][w.zone()].remove(cx.folios, pfn);
+    lists.r#gen[old.list_slot()][w.ty().index()][w.zone()].remove(cx.folios, pfn);
 }
 
 /// Counts `pages` that join (or leave) a slot.

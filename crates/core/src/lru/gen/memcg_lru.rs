@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::classic::Seen;
 use super::super::scan::{self, DEF_PRIORITY};
-use super::super::{Ctx, Lruvec, Pageout, Protection, Scan, Who};
+use super::super::{Ctx, Lruvec, Pageout, Protection, Reclaimer, Scan};
 use crate::folio::{LruType, MemcgId};
 use crate::observe::vmstat::Event;
 use crate::tunables::LruKind;
@@ -195,7 +195,11 @@ impl MemcgLru {
         let mut visits = sc.visits.take().unwrap_or_else(|| {
             self.set_initial_priority(cx, sc);
             sc.seen = self.seen(cx);
-            let before = if sc.who == Who::Kswapd { std::mem::take(&mut sc.reclaimed) } else { 0 };
+            let before = if sc.reclaimer == Reclaimer::Kswapd {
+                std::mem::take(&mut sc.reclaimed)
+            } else {
+                0
+            };
             Visits { before, ..Visits::default() }
         });
         while let Some(i) = self.next_visit(cx, &mut visits, sc.is_paused()) {
@@ -370,7 +374,7 @@ mod tests {
         let cx = Ctx { folios, spaces: &spaces, tun, stat: &stat, now_ms: 0 };
         let mut out = Drop(vec![0; 64]);
         for _ in 0..rounds {
-            let mut sc = Scan::new(Who::Kswapd, true, target, 60);
+            let mut sc = Scan::new(Reclaimer::Kswapd, true, target, 60);
             lru.shrink(&cx, &mut sc, &mut out);
         }
         out
@@ -449,8 +453,8 @@ mod tests {
                     Ctx { folios: &folios, spaces: &spaces, tun: &tun, stat: &stat, now_ms: 0 };
                 let mut out = Pausing(Drop(vec![0; 4]), 0);
                 let mut calls = Vec::new();
-                for who in [Who::Kswapd, Who::Direct, Who::Kswapd] {
-                    let mut sc = Scan::new(who, true, u64::from(EACH / 4), 60);
+                for reclaimer in [Reclaimer::Kswapd, Reclaimer::Direct, Reclaimer::Kswapd] {
+                    let mut sc = Scan::new(reclaimer, true, u64::from(EACH / 4), 60);
                     sc.priority = 5;
                     sc.reclaimed = 7;
                     let mut n = 1;
@@ -498,13 +502,13 @@ mod tests {
             lru.protect(MemcgId(0), Protection { below_min: true, ..Protection::default() });
             let mut out = Drop(vec![0; 2]);
             for priority in (1..=DEF_PRIORITY).rev() {
-                let mut sc = Scan::new(Who::Kswapd, true, 64, 60);
+                let mut sc = Scan::new(Reclaimer::Kswapd, true, 64, 60);
                 sc.priority = priority;
                 lru.shrink(&cx, &mut sc, &mut out);
             }
             assert_eq!(out.0[1] == 0, kept, "{name}: {:?}", out.0);
             // Direct reclaim goes on to the highest pressure, at which both types are scanned.
-            let mut sc = Scan::new(Who::Direct, true, 32, 60);
+            let mut sc = Scan::new(Reclaimer::Direct, true, 32, 60);
             sc.priority = 0;
             lru.shrink(&cx, &mut sc, &mut out);
             assert!(out.0[0] == 0 && sc.reclaimed >= 32, "{name}: {:?}", out.0);
@@ -518,7 +522,7 @@ mod tests {
         let (lru, folios) = node(2, &tun);
         let (spaces, stat) = (Spaces::new(), VmStat::default());
         let at = |now_ms| Ctx { folios: &folios, spaces: &spaces, tun: &tun, stat: &stat, now_ms };
-        let sc = Scan::new(Who::Kswapd, true, 32, 60);
+        let sc = Scan::new(Reclaimer::Kswapd, true, 32, 60);
         assert!(lru.all_within_ttl(&at(1000), &sc));
         assert!(!lru.all_within_ttl(&at(1001), &sc));
         let mut off = tun.clone();

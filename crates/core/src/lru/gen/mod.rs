@@ -228,16 +228,20 @@ impl GenState {
             let gens = self.gens(ty);
             assert!((2..=4).contains(&gens), "{ty:?} has {gens} generations");
             let per_type = lists.r#gen.iter().map(|per_type| &per_type[ty.index()]).enumerate();
-            for (home, zones) in per_type {
+            for (list_slot, zones) in per_type {
                 for (zone, list) in zones.iter().enumerate() {
                     list.check(cx.folios);
                     for pfn in list.order(cx.folios) {
                         let w = cx.folios.word(pfn);
                         let slot = w.slot().expect("a folio on a list has a generation");
                         assert!(w.has(Word::LRU) && !w.has(Word::ACTIVE), "{w:?}");
-                        assert_eq!((w.ty(), w.zone(), w.home()), (ty, zone, home), "{w:?}");
+                        assert_eq!(
+                            (w.ty(), w.zone(), w.list_slot()),
+                            (ty, zone, list_slot),
+                            "{w:?}"
+                        );
                         let passed_by = self.passed_by[ty.index()].load(Ordering::Relaxed);
-                        let older = age(slot) > age(home) && !passed_by;
+                        let older = age(slot) > age(list_slot) && !passed_by;
                         assert!(!older, "{w:?} is older than its list");
                         let n = w.pages() as i64;
                         sum[slot][ty.index()][zone] += n;

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::list::List;
 use super::super::scan::SWAP_CLUSTER_MAX;
-use super::super::{Ctx, Lists, Lruvec, Scan, Who};
+use super::super::{Ctx, Lists, Lruvec, Reclaimer, Scan};
 use super::evictable;
 use super::window::{moved_up, relink};
 use crate::folio::{FRESH, LruType, TRIED, Word};
@@ -140,7 +140,8 @@ fn choices<'a>(
 /// Whether the probation lists are scanned now. Commanded (proactive) reclaim takes every folio on
 /// probation, because probation is older than any generation.
 pub(super) fn takes(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
-    let commanded = cx.tun.mglru.admission == Admission::Probation && sc.who == Who::Proactive;
+    let commanded =
+        cx.tun.mglru.admission == Admission::Probation && sc.reclaimer == Reclaimer::Proactive;
     let helps = |ty: LruType| v.r#gen.fresh_pages_to(ty, sc.zone) > 0;
     due(v, cx, sc, swappiness) || (commanded && evictable(swappiness).any(helps))
 }
@@ -248,7 +249,7 @@ fn pass_batch(v: &Lruvec, cx: &Ctx, n: usize) -> usize {
     for &pfn in &batch[..len] {
         let w = cx.folios.word(pfn);
         // The folio may have left the list, and even memory, while the lock was not held.
-        let here = w.has(Word::LRU) && w.home() == FRESH && !w.has(Word::CULLED);
+        let here = w.has(Word::LRU) && w.list_slot() == FRESH && !w.has(Word::CULLED);
         if !here || !v.is_of(cx, pfn) {
             continue;
         }
@@ -320,7 +321,7 @@ pub(super) fn sort(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word) -
     if w.refs() <= arrival {
         return false;
     }
-    let (old, now) = (w.home(), v.r#gen.clock());
+    let (old, now) = (w.list_slot(), v.r#gen.clock());
     let new = ((v.r#gen.max_seq() - 1) % 4) as usize;
     let (_, after) = cx.folios.update(pfn, |w| match w.slot() {
         Some(at) if at != old => w,

@@ -3,7 +3,7 @@
 
 use super::tests::{Free, Rig};
 use super::*;
-use crate::lru::Who;
+use crate::lru::Reclaimer;
 use crate::lru::shrink::Around;
 use crate::space::Pte;
 use crate::tunables::Tunables;
@@ -37,7 +37,7 @@ fn accesses_count_from_the_second_half_of_probation_on() {
     let place = space.tree().find(Vpn(u64::from(oldest))).unwrap();
     place.touch(place.get(), Pte::ACCESSED);
     let mut free = Vec::new();
-    let mut sc = Scan::new(Who::Direct, false, 1, 60);
+    let mut sc = Scan::new(Reclaimer::Direct, false, 1, 60);
     sc.priority = 0;
     rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
     assert_eq!(free.first(), Some(&second));
@@ -61,7 +61,7 @@ fn pages_being_read_are_met_once_in_a_pass() {
     }
     let mut free = Vec::new();
     let mut pass = |priority| {
-        let mut sc = Scan::new(Who::Direct, false, 4, 1);
+        let mut sc = Scan::new(Reclaimer::Direct, false, 4, 1);
         sc.priority = priority;
         rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
         (sc.scanned, sc.reclaimed)
@@ -98,7 +98,7 @@ fn a_page_joins_the_generations_if_it_was_used_again_sooner_than_their_oldest() 
     rig.list(0, &[0, 1, 2, 3]);
     rig.v.r#gen.oldest[0].store(1_000, std::sync::atomic::Ordering::Relaxed);
     set_clock(&rig, 2_000);
-    let word = |at: u64| Word::new(LruType::Anon, 0, 0).at_home(FRESH).stamped(at >> 3);
+    let word = |at: u64| Word::new(LruType::Anon, 0, 0).at_list_slot(FRESH).stamped(at >> 3);
     let recent = |at: u64| {
         let shadow = pid::shadow(&rig.v, &rig.cx(), word(at));
         pid::recent(&rig.v, &rig.cx(), LruType::Anon, shadow.token()) != pid::Recency::Long
@@ -133,7 +133,7 @@ fn a_mapped_folio_stays_half_as_many_rounds_as_it_was_found_accessed() {
             place.touch(place.get(), Pte::ACCESSED);
         }
         // Put the folio on a list of the generations.
-        rig.folios.update(pfn, |w| w.at_home(0));
+        rig.folios.update(pfn, |w| w.at_list_slot(0));
         let cx = rig.cx();
         crate::lru::shrink::stays_for_use(&rig.v, &cx, pfn, &mut around)
     };
@@ -190,7 +190,7 @@ fn a_type_that_has_nothing_left_does_not_stop_reclaim() {
         // Anonymous memory must come next: none was reclaimed yet, and of files a lot.
         rig.v.r#gen.taken[1].store(1_000, std::sync::atomic::Ordering::Relaxed);
         let mut free = Vec::new();
-        let mut sc = Scan::new(Who::Direct, false, 4, 60);
+        let mut sc = Scan::new(Reclaimer::Direct, false, 4, 60);
         for priority in (0..=12).rev() {
             sc.priority = priority;
             rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
@@ -213,7 +213,7 @@ fn at_the_ends_of_swappiness_probation_takes_from_one_type_while_it_has_any() {
         }
         set_clock(&rig, 160);
         probation::pass_on(&rig.v, &rig.cx());
-        let sc = Scan::new(Who::Direct, false, 1, swappiness);
+        let sc = Scan::new(Reclaimer::Direct, false, 1, swappiness);
         let list = |swappiness: u32| {
             probation::next_list(&rig.v, &rig.cx(), &sc, &rig.v.lock(), swappiness)
                 .map(|(ty, _)| ty)

@@ -5,7 +5,7 @@
 //! after a batch, and in an aging after each address space walked ([`Pageout::pause`]).
 
 use super::super::scan::{self, DEF_PRIORITY, MAX_LRU_BATCH, ResumePoint};
-use super::super::{Ctx, Lruvec, Pageout, Scan, Who};
+use super::super::{Ctx, Lruvec, Pageout, Reclaimer, Scan};
 use super::aging::{Aged, Aging, age};
 use super::evict::evict;
 use super::probation;
@@ -18,7 +18,7 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
     if !sc.is_paused() {
         // Background and commanded reclaim have their own walk buffer. A task has one only after it
         // aged.
-        sc.walk_ready = sc.who != Who::Direct;
+        sc.walk_ready = sc.reclaimer != Reclaimer::Direct;
         sc.unqueued_dirty = 0;
         sc.file_taken = 0;
         sc.put_back = [0; 2];
@@ -34,7 +34,7 @@ fn abort(cx: &Ctx, sc: &Scan, out: &mut dyn Pageout) -> bool {
     if !sc.root && cx.tun.mglru.eviction == Loop::K618 {
         return cx.tun.mglru.exact_target && met;
     }
-    met || (sc.who == Who::Kswapd && sc.order == 0 && out.enough())
+    met || (sc.reclaimer == Reclaimer::Kswapd && sc.order == 0 && out.enough())
 }
 
 /// Returns whether eviction needs a new generation, and the pages that it could scan (K618).

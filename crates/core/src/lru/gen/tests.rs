@@ -7,7 +7,7 @@ use super::pid::Recency;
 use super::window;
 use super::*;
 use crate::folio::{Folios, MemcgId};
-use crate::lru::{Evicted, Who};
+use crate::lru::{Evicted, Reclaimer};
 use crate::observe::vmstat::VmStat;
 use crate::space::{Area, Backing, Pte, Spaces};
 use crate::tunables::{LruKind, TargetEnd, Tunables};
@@ -67,7 +67,7 @@ impl Rig {
     pub(super) fn list(&self, slot: usize, ids: &[u32]) {
         let mut lists = self.v.lock();
         for &id in ids {
-            let word = Word::new(LruType::Anon, 0, 0).at_home(slot).with(Word::LRU);
+            let word = Word::new(LruType::Anon, 0, 0).at_list_slot(slot).with(Word::LRU);
             self.folios.init(Pfn(id), word, MemcgId(1), self.mm(), Vpn(u64::from(id)));
             lists.r#gen[slot][0][0].push_tail(&self.folios, Pfn(id));
             insert::resize(&self.v, slot, word, 1);
@@ -195,7 +195,7 @@ fn eviction_moves_protected_folios_in_a_row_and_in_order() {
             });
         }
         let mut out = Vec::new();
-        let mut sc = crate::lru::Scan::new(Who::Direct, false, 4, 100);
+        let mut sc = crate::lru::Scan::new(Reclaimer::Direct, false, 4, 100);
         sc.priority = 0;
         rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut out));
         assert_eq!(out, [4, 1], "bulk={bulk}");
@@ -301,7 +301,7 @@ fn anonymous_pages_on_probation_are_not_due_when_only_files_can_go() {
     // Fifty pages of probation and two percent: more than the files have, fewer than all pages.
     rig.v.r#gen.fresh_extra.store(51, Relaxed);
     assert!((1..50).contains(&files), "{files}");
-    let sc = Scan::new(Who::Direct, true, 1, 60);
+    let sc = Scan::new(Reclaimer::Direct, true, 1, 60);
     assert!(!super::probation::due(&rig.v, &rig.cx(), &sc, 0));
     assert!(super::probation::due(&rig.v, &rig.cx(), &sc, 60));
 }
@@ -359,7 +359,7 @@ fn apply(rig: &mut Rig, op: Op) {
             let _ = rig.v.age(&rig.cx(), seq, 60, false);
         }
         Op::Evict(priority) => {
-            let mut sc = Scan::new(Who::Direct, false, 4, 60);
+            let mut sc = Scan::new(Reclaimer::Direct, false, 4, 60);
             sc.priority = priority;
             let mut free = std::mem::take(&mut rig.free);
             rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
@@ -493,7 +493,7 @@ fn switch_often(rig: &Rig, rounds: u32) {
 fn evict_some(rig: &Rig, rounds: u32) -> usize {
     let mut freed = Vec::new();
     for i in 0..rounds {
-        let mut sc = Scan::new(Who::Direct, false, 4, 60);
+        let mut sc = Scan::new(Reclaimer::Direct, false, 4, 60);
         sc.priority = (i % 13) as u8;
         rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut freed));
     }
@@ -548,7 +548,7 @@ fn probation_gives_nothing_of_zones_that_do_not_help() {
     let fresh = rig.v.r#gen.fresh_pages(LruType::File);
     assert!(fresh > 0, "some are on probation");
     for priority in (0..=12).rev() {
-        let mut sc = Scan::new(Who::Kswapd, true, 256, 60);
+        let mut sc = Scan::new(Reclaimer::Kswapd, true, 256, 60);
         (sc.zone, sc.priority) = (0, priority);
         let mut free = std::mem::take(&mut rig.free);
         rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));

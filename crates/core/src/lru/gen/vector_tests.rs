@@ -7,7 +7,7 @@ use super::tests::{Free, Rig};
 use super::*;
 use crate::folio::MemcgId;
 use crate::lru::shrink::Around;
-use crate::lru::{Pagevec, Who};
+use crate::lru::{Pagevec, Reclaimer};
 use crate::space::{Area, Backing, Pte};
 use crate::tunables::Tunables;
 use crate::types::Vpn;
@@ -114,7 +114,7 @@ fn the_first_accessed_bit_is_remembered_and_the_second_promotes() {
     assert_eq!(update_gen(&rig.cx(), pfn, 3, 0), from);
     let w = rig.folios.word(pfn);
     assert!(w.has(Word::WORKINGSET) && w.refs() == 0 && w.slot() == Some(3));
-    assert_eq!(w.home() as u64, from.unwrap() as u64, "it is not moved between lists");
+    assert_eq!(w.list_slot() as u64, from.unwrap() as u64, "it is not moved between lists");
 }
 
 /// Tests how an accessed entry that eviction finds changes a folio. The second time in K618 and the
@@ -218,7 +218,7 @@ fn a_large_folio_is_one_folio_and_four_pages() {
         space.note_scheduled();
         let mut freed = Vec::new();
         for priority in (0..=12).rev() {
-            let mut sc = Scan::new(Who::Direct, false, 8, 60);
+            let mut sc = Scan::new(Reclaimer::Direct, false, 8, 60);
             sc.priority = priority;
             rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut freed));
             assert_eq!(sc.reclaimed % 4, 0, "{name}: whole folios go");

@@ -146,8 +146,8 @@ pub(super) fn relink(
     let (_, w) = cx.folios.update(pfn, |w| match w.slot() {
         // A walk may promote the folio again right now. Then the list follows `new`, and the slot
         // stays the walk's.
-        Some(now) if now != new => w.at_home(new).with_slot(Some(now)),
-        _ => w.at_home(new),
+        Some(now) if now != new => w.at_list_slot(new).with_slot(Some(now)),
+        _ => w.at_list_slot(new),
     });
     let (ty, zone) = (w.ty().index(), w.zone());
     lists.r#gen[old][ty][zone].remove(cx.folios, pfn);

@@ -145,7 +145,7 @@ fn simulate(list: &[u32], swap: &str, of: &Run) -> Run {
     let loads = mem.live.as_ref().expect("it is live").loads();
     Run {
         loads: count("pswpin") as f64,
-        brought: (loads.near + loads.far) as f64,
+        brought: (loads.compressed + loads.far) as f64,
         reactivations: count("pgactivate") as f64,
         ..*of
     }
