@@ -7,7 +7,7 @@
 
 use ebb_linux::frame::Order;
 use ebb_linux::reclaim::throttle::Wait;
-use ebb_linux::reclaim::{Outlook, Reason};
+use ebb_linux::reclaim::{NodeState, Reason};
 use ebb_mm::reclaim::{
     Flags, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Pass, Passed, Policy,
     RequestResult, Step,
@@ -225,7 +225,7 @@ impl Machine {
         let (wait, ms) = if ms > Reason::Congested.limit_ms() {
             (None, ms)
         } else {
-            let seen = Outlook { written: mem.pages_written(), ..Outlook::default() };
+            let seen = NodeState { written: mem.pages_written(), ..NodeState::default() };
             (mem.nodes[node].throttle.begin(Reason::Writeback, &seen), Reason::Writeback.limit_ms())
         };
         self.kswapds[node].wait = Some((wait, from + mem.timer(ms * 1_000_000)));

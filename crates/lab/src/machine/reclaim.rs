@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ebb_linux::frame::Order;
 use ebb_linux::memcg::Memcgs;
 use ebb_linux::reclaim::oom::ROUNDS_MAX as OOM_ROUNDS_MAX;
-use ebb_linux::reclaim::{Achieved, DirectPassed, Hope, Verdict};
+use ebb_linux::reclaim::{DirectPassed, OomJudge, Progress, Verdict};
 use ebb_mm::folio::{LruType, MemcgId, Word};
 use ebb_mm::lru::{Ctx, Protection, Scan, scan};
 use ebb_mm::observe::vmstat::Event;
@@ -50,7 +50,7 @@ impl Mem {
                 let full = self.full(memcg, pages);
                 if full.is_none() && self.found_frame() {
                     let task = self.task();
-                    (task.hope, task.rounds, task.drained) = (Hope::default(), 0, false);
+                    (task.oom_judge, task.rounds, task.drained) = (OomJudge::default(), 0, false);
                     return (pages, 0);
                 }
                 if full.is_none() && self.hold_back(now, fs) {
@@ -101,7 +101,7 @@ impl Mem {
         if run.from.is_none() && run.freed > 0 {
             // At a memcg's limit, only room ends the count of rounds without progress
             // (`make_room`).
-            task.hope = Hope::default();
+            task.oom_judge = OomJudge::default();
         }
         if run.freed > 0 || (run.from.is_some() && self.full(memcg, 1).is_none()) {
             if rounds < ROUNDS_MAX {
@@ -125,7 +125,7 @@ impl Mem {
             self.out.patience = Some(first.max(now));
             return;
         }
-        match self.hope(now) {
+        match self.judge_progress(now) {
             Verdict::Retry => self.goes_on = !self.waits_for_progress(now, run),
             Verdict::Wait(ms) => self.begin_wait(now, ms),
             // An OOM kill may have freed memory meanwhile, so the task looks once more, as
@@ -158,17 +158,17 @@ impl Mem {
     /// Judges whether a reclaimer that freed nothing retries, waits or gives up, by the rule
     /// `reclaim.oom`. By `rounds`, the multi-gen LRU of 6.18 (`dirty=k618`) does not wait for file
     /// pages to be written. The classic LRU and 7.2's do.
-    fn hope(&mut self, now: u64) -> Verdict {
+    fn judge_progress(&mut self, now: u64) -> Verdict {
         let files = self.out.cache.writing();
         let count = |e| self.stat.get(e);
-        let seen = Achieved {
+        let seen = Progress {
             freed: count(Event::PgStealAnon) + count(Event::PgStealFile),
             written: self.pages_written(),
             pending: self.out.writes.pending() + self.out.cache.dirty(),
         };
         let waits = self.tun.dirty != Dirty::K618 || self.out.writes.pending() > files;
         let (rule, now_ms) = (self.tun.reclaim.oom, now * self.time_scale.max(1) / 1_000_000);
-        self.task().hope.judge(rule, now_ms, 0, &seen, waits)
+        self.task().oom_judge.judge(rule, now_ms, 0, &seen, waits)
     }
 
     /// Does direct reclaim in a task, from one memcg or from all, in one moment. Returns the pages

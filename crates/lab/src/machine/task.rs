@@ -1,5 +1,5 @@
-//! State of a task in the middle of a fault: its reclaim, its hope, and the pages it is going to
-//! read.
+//! State of a task in the middle of a fault: its reclaim, its OOM judge, and the pages it is going
+//! to read.
 //!
 //! A task reclaims in batches, each an event of its own, and other tasks run between two of them.
 //! So a fault that lacks room comes back again and again. This file keeps the state between two
@@ -12,15 +12,15 @@
 
 use ebb_linux::frame::Order;
 use ebb_linux::reclaim::throttle::Wait;
-use ebb_linux::reclaim::{Direct, Hope};
+use ebb_linux::reclaim::{Direct, OomJudge};
 use ebb_linux::writeback::Window;
 use ebb_mm::lru::Scan;
 
 /// State of a task in the middle of a fault.
 #[derive(Debug, Default)]
 pub(super) struct Task {
-    /// Remaining hope of the task while it reclaims.
-    pub hope: Hope,
+    /// OOM judge of the task while it reclaims.
+    pub oom_judge: OomJudge,
     /// The wait that the task is in: wait, node, latest end.
     pub wait: Option<(Wait, usize, u64)>,
     /// The task's wait for kswapd before it may reclaim.

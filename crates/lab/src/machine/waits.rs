@@ -16,7 +16,7 @@
 
 use ebb_linux::reclaim::reserve::{HELD_MS_MAX, may_reclaim};
 use ebb_linux::reclaim::throttle::{TICK_MS, too_many_isolated};
-use ebb_linux::reclaim::{Outlook, Reason};
+use ebb_linux::reclaim::{NodeState, Reason};
 use ebb_mm::folio::LruType;
 use ebb_mm::observe::vmstat::Event;
 use ebb_mm::reclaim::{Flags, Node, Policy, RequestResult};
@@ -88,7 +88,7 @@ impl Mem {
     }
 
     pub(super) fn begin_wait(&mut self, now: u64, ms: u64) {
-        let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
+        let seen = NodeState { written: self.pages_written(), ..NodeState::default() };
         let (node, until) = (self.here(), now + self.timer(ms * 1_000_000));
         if self.tun.reclaim.oom == OomRule::Progress {
             // The end of any write may be enough, so the task does not wait for a number of them.
@@ -99,13 +99,13 @@ impl Mem {
     }
 
     pub(super) fn pages_written(&self) -> u64 {
-        self.out.writes.ended()
+        self.out.writes.succeeded()
     }
 
     /// Returns the state of a node on which a task decides to wait.
-    fn outlook(&self, node: usize) -> Outlook {
+    fn node_state(&self, node: usize) -> NodeState {
         let lists = self.lists(Some(node)).map(|l| &l.lruvec);
-        Outlook {
+        NodeState {
             hopeless: self.nodes[node].wake_requests.hopeless(),
             write_pending: self.out.cache.dirty() + self.out.writes.pending(),
             reclaimable: lists.map(|v| v.size(LruType::File, false)).sum(),
@@ -116,7 +116,7 @@ impl Mem {
     /// Puts the running task into a wait for `reason`, unless there is no point in one. Returns
     /// whether it waits.
     fn wait_for(&mut self, now: u64, node: usize, reason: Reason) -> bool {
-        let seen = self.outlook(node);
+        let seen = self.node_state(node);
         let Some(wait) = self.nodes[node].throttle.begin(reason, &seen) else { return false };
         let until = now + self.timer(reason.limit_ms() * 1_000_000);
         self.task().wait = Some((wait, node, until));
@@ -183,7 +183,7 @@ impl Mem {
         if from.is_some() || !of.wake_requests.has_flag(Flags::CONGESTED) {
             return 0;
         }
-        let seen = self.outlook(node);
+        let seen = self.node_state(node);
         let limit = self.timer(self.tun.reclaim.congested_ms * 1_000_000);
         if self.tun.reclaim.congested_ms > Reason::Congested.limit_ms() {
             // `wait_iff_congested`: a disk that has anything to write has more than its queue

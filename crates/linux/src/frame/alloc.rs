@@ -277,7 +277,7 @@ impl Frames {
         }
         let blocks = 1u32 << order.get().saturating_sub(PAGEBLOCK_ORDER);
         for i in 0..blocks {
-            zone.store.retag(state, pfn.0 + i * PAGEBLOCK_PAGES, Migratetype::HighAtomic);
+            zone.store.set_migratetype(state, pfn.0 + i * PAGEBLOCK_PAGES, Migratetype::HighAtomic);
             state.reserved_highatomic.fetch_add(block, Relaxed);
         }
     }
@@ -300,7 +300,7 @@ impl Frames {
                 return false;
             }
             let Some(pfn) = zone.store.find_block(Migratetype::HighAtomic) else { return false };
-            let moved = zone.store.retag(&zone.state, pfn, to);
+            let moved = zone.store.set_migratetype(&zone.state, pfn, to);
             let _ =
                 reserved.fetch_update(Relaxed, Relaxed, |pages| Some(pages.saturating_sub(block)));
             moved > 0

@@ -62,7 +62,7 @@ impl Frames {
                 self.release(zone, &isolated);
                 return Err(ContigError::Isolated(Pfn(block)));
             }
-            zone.store.retag(&zone.state, block, Migratetype::Isolate);
+            zone.store.set_migratetype(&zone.state, block, Migratetype::Isolate);
             isolated.push((block, was.kept_type()));
         }
         let result = self.clear(zone, &range, migrate);
@@ -101,7 +101,7 @@ impl Frames {
 
     fn release(&self, zone: &Zone, isolated: &[(u32, Migratetype)]) {
         for &(block, kept) in isolated {
-            zone.store.retag(&zone.state, block, kept);
+            zone.store.set_migratetype(&zone.state, block, kept);
         }
     }
 

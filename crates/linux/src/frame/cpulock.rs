@@ -49,20 +49,20 @@ impl CpuLock {
         self.not_stopped(0)
     }
 
-    /// Enters as the owner where a remote fence exists. Returns false too if any bit in `trouble`
-    /// is set.
+    /// Enters as the owner where a remote fence exists. Returns false too if any bit in
+    /// `closed_bits` is set.
     #[inline(always)]
-    pub(super) fn enter_light(&self, trouble: u32) -> bool {
+    pub(super) fn enter_light(&self, closed_bits: u32) -> bool {
         self.busy.store(1, Relaxed);
         compiler_only_fence();
-        self.not_stopped(trouble)
+        self.not_stopped(closed_bits)
     }
 
     #[inline(always)]
-    fn not_stopped(&self, trouble: u32) -> bool {
+    fn not_stopped(&self, closed_bits: u32) -> bool {
         // Acquire pairs with the Release of `leave_stopped`, so the changes that caller made to the
         // sets are visible.
-        if self.stop.load(Acquire) | trouble == 0 {
+        if self.stop.load(Acquire) | closed_bits == 0 {
             return true;
         }
         self.busy.store(0, Release);

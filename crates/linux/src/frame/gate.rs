@@ -1,19 +1,19 @@
 //! The data that the owner of a CPU's sets reads on a hit, together on cache lines of its own.
 //!
-//! Two words say whether a hit is possible: the lock's `stop`, and `trouble`. `trouble` repeats
-//! whether the main zone has any flag set. So a hit reads nothing else of the zone.
+//! Two words say whether a hit is possible: the lock's `stop`, and `closed_bits`. `closed_bits`
+//! repeats whether the main zone has any flag set. So a hit reads nothing else of the zone.
 //!
-//! Invariant: once changes of the zone's flags have ended, `trouble` agrees with them. Until then a
-//! hit may succeed, or fail, against the flags, which are only advice.
+//! Invariant: once changes of the zone's flags have ended, `closed_bits` agrees with them. Until
+//! then a hit may succeed, or fail, against the flags, which are only advice.
 
 use super::cpulock::CpuLock;
 use super::pcp::NO_TYPE;
 use super::sync::{AtomicU32, AtomicU64, Relaxed};
 
-/// Bit of `trouble`: a flag of the main zone is set.
+/// Bit of `closed_bits`: a flag of the main zone is set.
 const FLAGS: u32 = 1;
-/// Bit of `trouble`: owners never hit, because there is no main zone with plain sets, or no remote
-/// fence.
+/// Bit of `closed_bits`: owners never hit, because there is no main zone with plain sets, or no
+/// remote fence.
 const CLOSED: u32 = 2;
 const NO_ZONE: u32 = u32::MAX;
 /// The word of blocks that no zone has, and a list that holds no block.
@@ -24,7 +24,7 @@ const NOTHING: u64 = (NO_TYPE as u64) << 32;
 #[repr(align(128))]
 pub(super) struct Gate {
     pub(super) lock: CpuLock,
-    trouble: AtomicU32,
+    closed_bits: AtomicU32,
     /// Low half: the pageblock word of the last refill from the main zone, if a push needs nothing
     /// but room. Most frees are of that kind. High half: the index of its lists.
     usual: AtomicU64,
@@ -36,7 +36,7 @@ impl Gate {
     pub(super) fn new() -> Self {
         Self {
             lock: CpuLock::new(),
-            trouble: AtomicU32::new(CLOSED),
+            closed_bits: AtomicU32::new(CLOSED),
             usual: AtomicU64::new(NOTHING),
             main: AtomicU32::new(NO_ZONE),
         }
@@ -45,27 +45,27 @@ impl Gate {
     /// Lets owners hit, in zone `main`.
     pub(super) fn open(&self, main: usize) {
         self.main.store(main as u32, Relaxed);
-        self.trouble.fetch_and(!CLOSED, Relaxed);
+        self.closed_bits.fetch_and(!CLOSED, Relaxed);
     }
 
     pub(super) fn leads_to(&self, zone: usize) -> bool {
         self.main.load(Relaxed) == zone as u32
     }
 
-    /// Sets `trouble` according to whether the main zone has any flag set.
+    /// Sets `closed_bits` according to whether the main zone has any flag set.
     pub(super) fn set_flags(&self, any: bool) {
         if any {
-            self.trouble.fetch_or(FLAGS, Relaxed);
+            self.closed_bits.fetch_or(FLAGS, Relaxed);
         } else {
-            self.trouble.fetch_and(!FLAGS, Relaxed);
+            self.closed_bits.fetch_and(!FLAGS, Relaxed);
         }
     }
 
-    /// Enters as the owner for a hit. Returns false if another caller holds the lock or there is
-    /// trouble.
+    /// Enters as the owner for a hit. Returns false if another caller holds the lock or a bit of
+    /// `closed_bits` is set.
     #[inline(always)]
     pub(super) fn enter(&self) -> bool {
-        self.lock.enter_light(self.trouble.load(Relaxed))
+        self.lock.enter_light(self.closed_bits.load(Relaxed))
     }
 
     #[inline(always)]

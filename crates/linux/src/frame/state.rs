@@ -439,7 +439,7 @@ pub trait FreeStore: Send + Sync + fmt::Debug {
     fn counts(&self) -> [[u64; 6]; super::kinds::ORDERS];
 
     /// Retypes the pageblock of `pfn` with its free frames. Returns how many frames moved.
-    fn retag(&self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32;
+    fn set_migratetype(&self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32;
 
     /// Returns the first frame of some pageblock of this type that has free frames.
     fn find_block(&self, migratetype: Migratetype) -> Option<u32>;

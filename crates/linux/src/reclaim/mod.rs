@@ -18,10 +18,10 @@ pub mod slab;
 pub mod throttle;
 
 pub use direct::{Direct, DirectPass, DirectPassed};
-pub use oom::{Achieved, Hope, Verdict};
+pub use oom::{OomJudge, Progress, Verdict};
 pub use proactive::Proactive;
 pub use slab::{Shrinker, SlabPass};
-pub use throttle::{Outlook, Reason, Throttle};
+pub use throttle::{NodeState, Reason, Throttle};
 
 use crate::frame::watermark::Level;
 use crate::frame::{AllocFlags, Frames, Order, ZoneItem};

@@ -18,7 +18,7 @@ pub const STALL_MS_MAX: u64 = 2000;
 
 /// The progress of the machine since its start, and its pending writes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Achieved {
+pub struct Progress {
     /// Number of pages freed, by any task.
     pub freed: u64,
     /// Number of pages written.
@@ -40,13 +40,13 @@ pub enum Verdict {
 
 /// The progress seen by the tasks that reclaim from one memcg, or from the node.
 #[derive(Clone, Debug, Default)]
-pub struct Hope {
+pub struct OomJudge {
     rounds: u32,
-    best: Achieved,
+    best: Progress,
     stalled_since_ms: Option<u64>,
 }
 
-impl Hope {
+impl OomJudge {
     /// Judges a round that freed `reclaimed` pages. `waits` tells whether the rule of rounds waits
     /// for write-out; the treatments of dirty pages differ in that.
     pub fn judge(
@@ -54,7 +54,7 @@ impl Hope {
         rule: OomRule,
         now_ms: u64,
         reclaimed: u64,
-        seen: &Achieved,
+        seen: &Progress,
         waits: bool,
     ) -> Verdict {
         let by_others = seen.freed > self.best.freed;
@@ -71,7 +71,7 @@ impl Hope {
         }
     }
 
-    fn by_rounds(&mut self, seen: &Achieved, waits: bool) -> Verdict {
+    fn by_rounds(&mut self, seen: &Progress, waits: bool) -> Verdict {
         self.rounds += 1;
         if self.rounds > ROUNDS_MAX {
             self.rounds = 0;
@@ -83,7 +83,7 @@ impl Hope {
         Verdict::Retry
     }
 
-    fn by_progress(&mut self, now_ms: u64, seen: &Achieved, written: bool) -> Verdict {
+    fn by_progress(&mut self, now_ms: u64, seen: &Progress, written: bool) -> Verdict {
         if written {
             self.rounds = 0;
             self.stalled_since_ms = None;
@@ -112,23 +112,23 @@ mod tests {
 
     #[test]
     fn no_task_gives_up_while_writes_end() {
-        let mut hope = Hope::default();
-        let mut seen = Achieved { pending: 1000, ..Achieved::default() };
+        let mut judge = OomJudge::default();
+        let mut seen = Progress { pending: 1000, ..Progress::default() };
         for round in 0..1000 {
             // One page a second is very slow, but is progress.
             seen.written = round / 10;
-            let verdict = hope.judge(OomRule::Progress, round * 100, 0, &seen, false);
+            let verdict = judge.judge(OomRule::Progress, round * 100, 0, &seen, false);
             assert_eq!(verdict, WAIT, "round {round}");
         }
     }
 
     #[test]
     fn a_disk_that_writes_nothing_does_not_put_off_the_end_for_ever() {
-        let mut hope = Hope::default();
-        let seen = Achieved { pending: 1000, ..Achieved::default() };
+        let mut judge = OomJudge::default();
+        let seen = Progress { pending: 1000, ..Progress::default() };
         let mut now = 0;
         let mut rounds = 0;
-        while hope.judge(OomRule::Progress, now, 0, &seen, false) == WAIT {
+        while judge.judge(OomRule::Progress, now, 0, &seen, false) == WAIT {
             now += 100;
             rounds += 1;
             assert!(rounds <= 20, "the scan rate is bounded");
@@ -138,53 +138,53 @@ mod tests {
 
     #[test]
     fn with_nothing_to_write_a_task_gives_up_after_sixteen_rounds() {
-        let mut hope = Hope::default();
-        let none = Achieved::default();
+        let mut judge = OomJudge::default();
+        let none = Progress::default();
         for _ in 0..ROUNDS_MAX {
-            let verdict = hope.judge(OomRule::Progress, 0, 0, &none, false);
+            let verdict = judge.judge(OomRule::Progress, 0, 0, &none, false);
             assert_eq!(verdict, Verdict::Wait(TICK_MS));
         }
-        assert_eq!(hope.judge(OomRule::Progress, 0, 0, &none, false), Verdict::GiveUp);
+        assert_eq!(judge.judge(OomRule::Progress, 0, 0, &none, false), Verdict::GiveUp);
     }
 
     #[test]
     fn pages_that_any_task_frees_are_progress_for_all() {
-        let mut hope = Hope::default();
+        let mut judge = OomJudge::default();
         for round in 0..100u64 {
-            let seen = Achieved { freed: round / 10, ..Achieved::default() };
-            let verdict = hope.judge(OomRule::Progress, 0, 0, &seen, false);
+            let seen = Progress { freed: round / 10, ..Progress::default() };
+            let verdict = judge.judge(OomRule::Progress, 0, 0, &seen, false);
             assert_ne!(verdict, Verdict::GiveUp, "round {round}");
         }
         assert_eq!(
-            hope.judge(OomRule::Progress, 0, 1, &Achieved::default(), false),
+            judge.judge(OomRule::Progress, 0, 1, &Progress::default(), false),
             Verdict::Retry
         );
     }
 
     #[test]
     fn by_the_rule_of_rounds_pages_that_other_tasks_free_are_no_progress() {
-        let mut hope = Hope::default();
+        let mut judge = OomJudge::default();
         for round in 0..u64::from(ROUNDS_MAX) {
-            let seen = Achieved { freed: 100 * round, ..Achieved::default() };
-            assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::Retry);
+            let seen = Progress { freed: 100 * round, ..Progress::default() };
+            assert_eq!(judge.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::Retry);
         }
-        let seen = Achieved { freed: 1_000_000, ..Achieved::default() };
-        assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::GiveUp);
+        let seen = Progress { freed: 1_000_000, ..Progress::default() };
+        assert_eq!(judge.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::GiveUp);
         // Progress of the task itself restarts the count of rounds.
-        assert_eq!(hope.judge(OomRule::Rounds, 0, 1, &seen, false), Verdict::Retry);
-        assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::Retry);
+        assert_eq!(judge.judge(OomRule::Rounds, 0, 1, &seen, false), Verdict::Retry);
+        assert_eq!(judge.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::Retry);
     }
 
     #[test]
     fn the_rule_of_rounds_gives_up_over_writes_that_end_too_late() {
         for (waits, expect) in [(false, Verdict::Retry), (true, WAIT)] {
-            let mut hope = Hope::default();
+            let mut judge = OomJudge::default();
             for round in 0..u64::from(ROUNDS_MAX) {
-                let seen = Achieved { written: round, pending: 10, ..Achieved::default() };
-                assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, waits), expect);
+                let seen = Progress { written: round, pending: 10, ..Progress::default() };
+                assert_eq!(judge.judge(OomRule::Rounds, 0, 0, &seen, waits), expect);
             }
-            let seen = Achieved { written: 99, pending: 10, ..Achieved::default() };
-            assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, waits), Verdict::GiveUp);
+            let seen = Progress { written: 99, pending: 10, ..Progress::default() };
+            assert_eq!(judge.judge(OomRule::Rounds, 0, 0, &seen, waits), Verdict::GiveUp);
         }
     }
 }

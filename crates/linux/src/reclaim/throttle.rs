@@ -38,7 +38,7 @@ impl Reason {
 
 /// The state of a node, for a task about to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Outlook {
+pub struct NodeState {
     /// Whether the last runs all freed nothing.
     pub hopeless: bool,
     /// Number of pages dirty or under writeback.
@@ -71,7 +71,7 @@ pub struct Throttle {
 
 impl Throttle {
     /// Begins a wait, unless it would be pointless.
-    pub fn begin(&self, reason: Reason, seen: &Outlook) -> Option<Wait> {
+    pub fn begin(&self, reason: Reason, seen: &NodeState) -> Option<Wait> {
         match reason {
             Reason::Writeback => {
                 let mut mark = lock(&self.mark);
@@ -127,8 +127,8 @@ pub fn too_many_isolated(isolated: u64, inactive: u64, may_wait_for_io: bool) ->
 mod tests {
     use super::*;
 
-    fn seen(written: u64) -> Outlook {
-        Outlook { written, write_pending: 100, reclaimable: 100, hopeless: false }
+    fn seen(written: u64) -> NodeState {
+        NodeState { written, write_pending: 100, reclaimable: 100, hopeless: false }
     }
 
     #[test]
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn no_task_waits_on_a_hopeless_node_or_if_half_of_its_pages_are_clean() {
         let t = Throttle::default();
-        let clean = Outlook { write_pending: 50, ..seen(0) };
-        let hopeless = Outlook { hopeless: true, ..seen(0) };
+        let clean = NodeState { write_pending: 50, ..seen(0) };
+        let hopeless = NodeState { hopeless: true, ..seen(0) };
         for reason in [Reason::NoProgress, Reason::Congested] {
             assert!(t.begin(reason, &seen(0)).is_some());
             assert!(t.begin(reason, &clean).is_none(), "half of all can be had at once");

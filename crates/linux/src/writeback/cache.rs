@@ -67,7 +67,7 @@ pub(super) struct File {
     /// Time in milliseconds at which the oldest dirty page became dirty, as far as known.
     pub since_ms: u64,
     /// Number of pages still to write of those that were dirty when the file expired.
-    pub owed: u64,
+    pub expired_left: u64,
     pub queued: bool,
     /// Page at which the next batch begins.
     pub cursor: u64,
@@ -91,11 +91,11 @@ pub struct PageCache {
     pub(super) written: u64,
     pub(super) dirtied: u64,
     /// Whether reclaim has asked the flusher to work, because it met dirty pages.
-    pub(super) wanted: bool,
+    pub(super) flusher_asked: bool,
     /// Number of pages still to write of those that were dirty when reclaim asked the flusher.
-    pub(super) owed: u64,
-    /// Sum of `File::owed` over all files that have expired.
-    pub(super) due: u64,
+    pub(super) asked_left: u64,
+    /// Sum of `File::expired_left` over all files that have expired.
+    pub(super) expired_left: u64,
     pub(super) wakes: u64,
 }
 
@@ -119,7 +119,7 @@ impl PageCache {
             pages,
             dirty: BTreeSet::new(),
             since_ms: 0,
-            owed: 0,
+            expired_left: 0,
             queued: false,
             cursor: 0,
             writing: 0,
@@ -397,7 +397,7 @@ impl PageCache {
         }
         assert_eq!((dirty, writing), (self.dirty, self.writing), "dirty, being written");
         assert_eq!(dirty + writing, self.unclean.iter().sum(), "both, by node");
-        assert_eq!(self.due, self.files.iter().map(|f| f.owed).sum::<u64>());
+        assert_eq!(self.expired_left, self.files.iter().map(|f| f.expired_left).sum::<u64>());
         assert_eq!(writing, self.files.iter().map(|f| f.writing).sum());
     }
 }

@@ -47,13 +47,13 @@ pub enum Why {
 impl PageCache {
     /// Asks the flusher to work, because reclaim met dirty pages at the old end.
     pub fn ask_flusher(&mut self) {
-        self.wanted = true;
+        self.flusher_asked = true;
     }
 
     /// Returns whether reclaim has asked and the flusher has not yet responded.
     #[must_use]
     pub fn flusher_asked(&self) -> bool {
-        self.wanted
+        self.flusher_asked
     }
 
     /// Returns how often the flusher has responded to reclaim.
@@ -65,27 +65,30 @@ impl PageCache {
     /// Returns whether the flusher has work that cannot wait for its next round.
     #[must_use]
     pub fn flush_now(&self, t: &Thresholds) -> bool {
-        self.dirty > 0 && (self.wanted || self.owed + self.due > 0 || self.dirty > t.background)
+        self.dirty > 0
+            && (self.flusher_asked
+                || self.asked_left + self.expired_left > 0
+                || self.dirty > t.background)
     }
 
     /// Chooses the flusher's next work: one batch, or nothing.
     pub fn next_batch(&mut self, cx: &Ctx, limits: &Limits, t: &Thresholds) -> Vec<Run> {
-        if std::mem::take(&mut self.wanted) {
+        if std::mem::take(&mut self.flusher_asked) {
             self.wakes += 1;
-            self.owed = self.dirty;
+            self.asked_left = self.dirty;
         }
-        let amount = self.owed > 0 || self.dirty > t.background;
+        let amount = self.asked_left > 0 || self.dirty > t.background;
         let why = if amount { Why::Amount } else { Why::Age };
         for _ in 0..self.queue.len() {
             let Some(&id) = self.queue.front() else { break };
             let file = self.file_mut(id);
             let left = file.dirty.len() as u64;
-            if file.owed == 0 && cx.now_ms >= file.since_ms + limits.expire_ms {
-                file.owed = left;
-                self.due += left;
+            if file.expired_left == 0 && cx.now_ms >= file.since_ms + limits.expire_ms {
+                file.expired_left = left;
+                self.expired_left += left;
             }
             let file = self.file_mut(id);
-            if left == 0 || amount || file.owed > 0 {
+            if left == 0 || amount || file.expired_left > 0 {
                 self.queue.pop_front();
                 self.file_mut(id).queued = false;
                 let runs = self.take_batch(cx, id, why, BATCH_MAX);
@@ -98,7 +101,7 @@ impl PageCache {
             }
         }
         // All remaining dirty pages are being written already.
-        self.owed = 0;
+        self.asked_left = 0;
         Vec::new()
     }
 
@@ -136,25 +139,25 @@ impl PageCache {
         }
         self.dirty -= taken;
         self.writing += taken;
-        self.owed = self.owed.saturating_sub(taken).min(self.dirty);
+        self.asked_left = self.asked_left.saturating_sub(taken).min(self.dirty);
         let file = self.file_mut(id);
         file.writing += taken;
-        let owed = if taken == 0 { 0 } else { file.owed.saturating_sub(taken) };
-        let owed = owed.min(file.dirty.len() as u64);
-        let paid = file.owed - owed;
-        if owed == 0 && (paid > 0 || file.dirty.is_empty()) {
+        let expired_left = if taken == 0 { 0 } else { file.expired_left.saturating_sub(taken) };
+        let expired_left = expired_left.min(file.dirty.len() as u64);
+        let paid = file.expired_left - expired_left;
+        if expired_left == 0 && (paid > 0 || file.dirty.is_empty()) {
             file.since_ms = cx.now_ms;
         }
-        file.owed = owed;
+        file.expired_left = expired_left;
         if !file.dirty.is_empty() && !file.queued {
             file.queued = true;
-            if owed > 0 {
+            if expired_left > 0 {
                 self.queue.push_front(id);
             } else {
                 self.queue.push_back(id);
             }
         }
-        self.due -= paid;
+        self.expired_left -= paid;
         runs
     }
 

@@ -7,7 +7,7 @@
 //! failure the page is dirty as before.
 //!
 //! A thread that waits for writes ([`Throttle`](crate::reclaim::Throttle)) compares
-//! [`Writes::ended`].
+//! [`Writes::succeeded`].
 //!
 //! Invariants
 //! * WRITES-1: a folio is `WRITEBACK` from its `begin` (or the flusher's batch) to its `end`.
@@ -56,7 +56,7 @@ pub struct Writes {
     anon: Vec<(MmId, Vpn, Pfn)>,
     placed: Vec<(To, Pfn)>,
     pending: u64,
-    ended: u64,
+    succeeded: u64,
 }
 
 impl Writes {
@@ -68,8 +68,8 @@ impl Writes {
 
     /// Returns the number of pages whose write has succeeded.
     #[must_use]
-    pub fn ended(&self) -> u64 {
-        self.ended
+    pub fn succeeded(&self) -> u64 {
+        self.succeeded
     }
 
     /// Begins to write a page that reclaim has isolated. Returns false if the page is not dirty, is
@@ -137,7 +137,7 @@ impl Writes {
         (pfn, ok): (Pfn, bool),
     ) {
         self.pending -= 1;
-        self.ended += u64::from(ok);
+        self.succeeded += u64::from(ok);
         if cx.folios.word(pfn).ty() == LruType::File {
             cache.end_write(cx, v, pfn, ok);
         } else {

@@ -235,9 +235,9 @@ fn claim_in(shard: &mut Shard, zone: &ZoneState, want: &Want, class: u8) -> bool
     let find = |o: &Migratetype| Some((shard.of_class(class, *o)?, *o));
     let Some((pfn, other)) = t.fallbacks().iter().find_map(find) else { return false };
     if class >= PAGEBLOCK_ORDER {
-        shard.retag(&zone.blocks, pfn, t);
+        shard.set_migratetype(&zone.blocks, pfn, t);
         if class == MAX_ORDER {
-            shard.retag(&zone.blocks, pfn + PAGEBLOCK_PAGES, t);
+            shard.set_migratetype(&zone.blocks, pfn + PAGEBLOCK_PAGES, t);
         }
         return true;
     }
@@ -246,7 +246,7 @@ fn claim_in(shard: &mut Shard, zone: &ZoneState, want: &Want, class: u8) -> bool
     let (free, movable) = shard.census(pfn, |p| mixes && zone.census.is_movable(p));
     let worth = worth_claiming(t, other, free, movable, zone.grouping);
     if worth {
-        shard.retag(&zone.blocks, pfn, t);
+        shard.set_migratetype(&zone.blocks, pfn, t);
     }
     worth
 }
@@ -359,11 +359,11 @@ impl FreeStore for Bitmaps {
         counts
     }
 
-    fn retag(&self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32 {
+    fn set_migratetype(&self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32 {
         let cell = &self.cells[self.shard_of(pfn)];
         let mut shard = lock(&cell.shard);
         let before = shard.totals;
-        let moved = shard.retag(&zone.blocks, pfn, to);
+        let moved = shard.set_migratetype(&zone.blocks, pfn, to);
         zone.count(0, &before, &shard.totals, true);
         cell.publish(&shard);
         moved

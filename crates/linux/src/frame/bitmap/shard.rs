@@ -369,7 +369,7 @@ impl Shard {
     }
 
     /// Retypes the pageblock of `pfn`. Returns its free frames.
-    pub(super) fn retag(&mut self, map: &BlockMap, pfn: u32, to: Migratetype) -> u32 {
+    pub(super) fn set_migratetype(&mut self, map: &BlockMap, pfn: u32, to: Migratetype) -> u32 {
         let block = self.block_of(pfn);
         self.unpair(block);
         let Meta { free, class, kind, .. } = self.meta[block];

@@ -249,7 +249,7 @@ impl Buddy {
 
     /// Retypes the pageblock of `pfn` and moves its free blocks. Splits a free block of the largest
     /// order that spans it first. Returns the number of frames moved.
-    pub(super) fn retag(&mut self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32 {
+    pub(super) fn set_migratetype(&mut self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32 {
         let block = pfn & !(PAGEBLOCK_PAGES - 1);
         let pair = block & !((1 << MAX_ORDER) - 1);
         if self.free_order(pair) == Some(MAX_ORDER) {

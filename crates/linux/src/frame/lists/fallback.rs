@@ -117,7 +117,7 @@ impl Buddy {
             let block = pfn & !(PAGEBLOCK_PAGES - 1);
             let (free, movable) = self.census(zone, block);
             if worth_claiming(t, other, free, movable, zone.grouping) {
-                self.retag(zone, block, t);
+                self.set_migratetype(zone, block, t);
                 return self.smallest(order, t);
             }
         }

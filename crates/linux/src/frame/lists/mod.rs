@@ -122,8 +122,8 @@ impl FreeStore for Lists {
         lock(&self.buddy).counts()
     }
 
-    fn retag(&self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32 {
-        self.with(zone, 0, |buddy| buddy.retag(zone, pfn, to))
+    fn set_migratetype(&self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32 {
+        self.with(zone, 0, |buddy| buddy.set_migratetype(zone, pfn, to))
     }
 
     fn find_block(&self, migratetype: Migratetype) -> Option<u32> {
