@@ -161,7 +161,7 @@ struct Planned {
     higher_is_better: bool,
     published: Option<Published>,
     quantity: Option<String>,
-    sides: Vec<Side>,
+    planned_arms: Vec<PlannedArm>,
 }
 
 impl Planned {
@@ -169,22 +169,23 @@ impl Planned {
     /// the metric with the settings of the first two arms.
     fn quantity(&self) -> String {
         let own = || {
-            let sides: Vec<String> = self.sides.iter().take(2).map(|s| s.pairs.join(" ")).collect();
-            format!("{} of {}", self.metric, sides.join(" | "))
+            let planned_arms: Vec<String> =
+                self.planned_arms.iter().take(2).map(|s| s.pairs.join(" ")).collect();
+            format!("{} of {}", self.metric, planned_arms.join(" | "))
         };
         self.quantity.clone().unwrap_or_else(own)
     }
 }
 
 impl Planned {
-    /// Judges the case from the runs of its sides.
+    /// Judges the case from the runs of its arms.
     fn judged(&self, runs: &[&[Outcome]]) -> anyhow::Result<Case> {
         let (name, metric) = (self.name.clone(), self.metric.clone());
         let published = self.published.clone();
         let mut arms = Vec::new();
         let mut curves = Vec::new();
-        for (side, outcomes) in self.sides.iter().zip(runs) {
-            let mut arm = Arm { name: side.name.clone(), ..Arm::default() };
+        for (planned_arm, outcomes) in self.planned_arms.iter().zip(runs) {
+            let mut arm = Arm { name: planned_arm.name.clone(), ..Arm::default() };
             for outcome in *outcomes {
                 if curves.is_empty() {
                     curves.clone_from(&outcome.curves);
@@ -210,12 +211,13 @@ impl Planned {
             [a, b, ..] => Estimate::of_change(a.of(&metric), b.of(&metric)),
             _ => Estimate::default(),
         };
-        let exercised = match (self.sides.as_slice(), arms.as_slice()) {
+        let exercised = match (self.planned_arms.as_slice(), arms.as_slice()) {
             ([a, b, ..], [x, y, ..]) => exercised((&a.scenario, x), (&b.scenario, y)),
             _ => true,
         };
-        let others = self.sides.iter().skip(1);
-        let in_first = |b: &Side| ran_in_first((&self.sides[0].scenario, &arms[0]), &b.scenario);
+        let others = self.planned_arms.iter().skip(1);
+        let in_first =
+            |b: &PlannedArm| ran_in_first((&self.planned_arms[0].scenario, &arms[0]), &b.scenario);
         let ran_in_first = others.map(in_first).collect();
         Ok(Case {
             name,
@@ -236,7 +238,7 @@ impl Planned {
 }
 
 /// An arm of a case.
-struct Side {
+struct PlannedArm {
     name: String,
     /// All settings; equal settings make equal runs.
     pairs: Vec<String>,
@@ -247,11 +249,11 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
     let s = &job.scenario;
     if s.case.is_empty() {
         let arms = job.arms.as_deref().unwrap_or(&s.arm);
-        let sides = sides(job, &[], arms)?;
+        let planned_arms = plan_arms(job, &[], arms)?;
         let metric = s.measure.metric.clone();
         let (name, higher_is_better) = (s.name.clone(), s.measure.higher_is_better);
         let (published, quantity) = (None, None);
-        let planned = Planned { name, metric, higher_is_better, published, quantity, sides };
+        let planned = Planned { name, metric, higher_is_better, published, quantity, planned_arms };
         return Ok(vec![planned]);
     }
     let mut planned = Vec::new();
@@ -267,7 +269,7 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
             higher_is_better: c.higher_is_better.unwrap_or(s.measure.higher_is_better),
             published: published.filter(|_| job.arms.is_none()),
             quantity: c.quantity.clone(),
-            sides: sides(job, &c.set, arms)?,
+            planned_arms: plan_arms(job, &c.set, arms)?,
         });
     }
     Ok(planned)
@@ -277,8 +279,12 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
 /// apply in this order; later ones win. Arms from the command line apply last, so that a preset set
 /// for all arms does not undo them. A preset in such an arm replaces a preset for all arms. It
 /// applies before the other settings for all arms, so that it does not undo them.
-fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, ScenarioError> {
-    let side = |arm: &ArmSpec| {
+fn plan_arms(
+    job: &Job,
+    case: &[String],
+    arms: &[ArmSpec],
+) -> Result<Vec<PlannedArm>, ScenarioError> {
+    let plan_arm = |arm: &ArmSpec| {
         let (first, last) =
             if job.arms.is_some() { (&job.set, &arm.set) } else { (&arm.set, &job.set) };
         let is_preset = |pair: &&String| pair.starts_with("preset=");
@@ -294,9 +300,9 @@ fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, Scen
         if job.size != 1.0 {
             scenario = scenario.at_size(job.size)?;
         }
-        Ok(Side { name: arm.name.clone(), pairs, scenario })
+        Ok(PlannedArm { name: arm.name.clone(), pairs, scenario })
     };
-    arms.iter().map(side).collect()
+    arms.iter().map(plan_arm).collect()
 }
 
 /// Returns whether `name` means the case `full`, which is `SCENARIO/CASE` or `SCENARIO`.
@@ -345,8 +351,8 @@ impl Plan {
         let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
         // The check comes before the first run, because a run may take a minute.
         for case in plans.iter().flatten() {
-            for side in &case.sides {
-                let known = metric_names(&side.scenario);
+            for planned_arm in &case.planned_arms {
+                let known = metric_names(&planned_arm.scenario);
                 if !known.contains(&case.metric) {
                     anyhow::bail!("{}: {}", case.name, no_metric(&case.metric, known));
                 }
@@ -358,12 +364,12 @@ impl Plan {
         let mut places = Vec::new();
         for (number, (job, cases)) in jobs.iter().zip(&plans).enumerate() {
             for case in cases {
-                for (place, side) in case.sides.iter().enumerate() {
-                    let first = *known.entry((number, &side.pairs)).or_insert_with(|| {
+                for (place, planned_arm) in case.planned_arms.iter().enumerate() {
+                    let first = *known.entry((number, &planned_arm.pairs)).or_insert_with(|| {
                         for seed in 0..u64::from(job.seeds) {
                             let samples = if seed == 0 { job.samples } else { 0 };
-                            let label = format!("{}, {}, seed {seed}", case.name, side.name);
-                            let scenario = side.scenario.clone();
+                            let label = format!("{}, {}, seed {seed}", case.name, planned_arm.name);
+                            let scenario = planned_arm.scenario.clone();
                             let seed = job.first_seed + seed + 1;
                             let curves = samples > 0 && place == 0;
                             let events = None;
@@ -388,23 +394,29 @@ impl Plan {
         let mut skipped = 0;
         let case = cases.find(|case| {
             let is = wanted.case.as_ref().is_none_or(|name| case_is(&case.name, name));
-            skipped += if is { 0 } else { case.sides.len() };
+            skipped += if is { 0 } else { case.planned_arms.len() };
             is
         });
         let Some(case) = case else {
             let known = self.cases.iter().flatten().map(|case| case.name.clone());
             anyhow::bail!(no_such("case", wanted.case.as_deref(), known));
         };
-        let is = |side: &Side| wanted.arm.as_ref().is_none_or(|name| *name == side.name);
-        let Some(arm) = case.sides.iter().position(is) else {
-            let known = case.sides.iter().map(|side| side.name.clone());
+        let is = |planned_arm: &PlannedArm| {
+            wanted.arm.as_ref().is_none_or(|name| *name == planned_arm.name)
+        };
+        let Some(arm) = case.planned_arms.iter().position(is) else {
+            let known = case.planned_arms.iter().map(|planned_arm| planned_arm.name.clone());
             anyhow::bail!(no_such("arm", wanted.arm.as_deref(), known));
         };
         let seeds = self.jobs.first().map_or(0, |job| job.seeds);
         anyhow::ensure!(wanted.seed < seeds, "seed {}: there are 0 to {}", wanted.seed, seeds - 1);
-        let side = &case.sides[arm];
-        if let Some(why) = no_tracepoints(&side.scenario) {
-            anyhow::bail!("{}, {}: it {why}; --trace-arm names another", case.name, side.name);
+        let planned_arm = &case.planned_arms[arm];
+        if let Some(why) = no_tracepoints(&planned_arm.scenario) {
+            anyhow::bail!(
+                "{}, {}: it {why}; --trace-arm names another",
+                case.name,
+                planned_arm.name
+            );
         }
         if let Some(first) = places.nth(skipped + arm) {
             self.runs[first + wanted.seed as usize].events = Some(wanted.file.clone());
@@ -449,7 +461,7 @@ impl Plan {
         for (job, cases) in self.jobs.iter().zip(&self.cases) {
             let mut done = Vec::new();
             for case in cases {
-                let firsts = case.sides.iter().map(|_| places.next().unwrap_or(0));
+                let firsts = case.planned_arms.iter().map(|_| places.next().unwrap_or(0));
                 let seeds = job.seeds as usize;
                 let runs: Vec<_> = firsts.map(|first| &outcomes[first..first + seeds]).collect();
                 done.push(case.judged(&runs)?);
@@ -621,14 +633,14 @@ mod tests {
         };
         let last = |arms| {
             let planned = plan(&job(arms)).unwrap();
-            planned[0].sides[1].pairs.last().cloned().unwrap()
+            planned[0].planned_arms[1].pairs.last().cloned().unwrap()
         };
         assert_eq!(last(Some(vec![arm("dirty=k618"), arm("dirty=k72")])), "dirty=k72");
         assert_eq!(last(None), "preset=k612");
         // A compared preset does not undo the settings for all arms either.
         let mut all = job(Some(vec![arm("preset=k618"), arm("preset=ebb")]));
         all.set = vec!["preset=k612".into(), "swap.page_cluster=1".into()];
-        let pairs = plan(&all).unwrap()[0].sides[1].pairs.clone();
+        let pairs = plan(&all).unwrap()[0].planned_arms[1].pairs.clone();
         assert_eq!(pairs[pairs.len() - 2..], ["preset=ebb", "swap.page_cluster=1"]);
     }
 }

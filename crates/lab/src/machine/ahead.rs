@@ -26,19 +26,19 @@ pub struct Descriptors {
     /// Space and state of each descriptor, the last used in front.
     open: [(usize, FileAhead); DESCRIPTORS],
     /// Space, first page and end of the request under way.
-    asked: (usize, u64, u64),
+    request: (usize, u64, u64),
 }
 
 impl Descriptors {
     /// Begins a request for so many pages. The missing ones are read at once, as far as a window
     /// goes.
-    pub fn ask(&mut self, space: usize, page: u64, pages: u32) {
-        self.asked = (space, page, page + u64::from(pages));
+    pub fn begin_request(&mut self, space: usize, page: u64, pages: u32) {
+        self.request = (space, page, page + u64::from(pages));
     }
 
     /// Returns the descriptor that reads `page`, and how many pages are asked for from there on.
     fn at(&mut self, space: usize, page: u64) -> (&mut FileAhead, u64) {
-        let (of, first, end) = self.asked;
+        let (of, first, end) = self.request;
         let (from, end) = if of == space && (first..end).contains(&page) {
             (first, end)
         } else {

@@ -15,7 +15,7 @@ struct Barrier {
 }
 
 impl Barrier {
-    fn let_go(&mut self) -> Vec<usize> {
+    fn release(&mut self) -> Vec<usize> {
         let all = self.waiting.len() + self.gone >= self.parties;
         if all { std::mem::take(&mut self.waiting) } else { Vec::new() }
     }
@@ -39,7 +39,7 @@ impl Barriers {
         let barrier = self.of(group);
         barrier.parties = usize::from(parties);
         barrier.waiting.push(thread);
-        barrier.let_go()
+        barrier.release()
     }
 
     /// Removes a thread of the group that was killed, waiting or not. Returns the threads that go
@@ -48,7 +48,7 @@ impl Barriers {
         let barrier = self.of(group);
         barrier.gone += 1;
         barrier.waiting.retain(|&waits| waits != thread);
-        barrier.let_go()
+        barrier.release()
     }
 }
 

@@ -34,7 +34,7 @@ impl Mem {
         descriptors: &mut Descriptors,
     ) -> Fault {
         self.stalls = false;
-        self.goes_on = false;
+        self.retries_at_once = false;
         self.clock_ns = now;
         if self.live.is_some() {
             return self.live_fault(now, space, page, access.writes());
@@ -117,11 +117,11 @@ impl Mem {
         let (room, mut cost) = self.make_room(now, self.owner[space], pages, anon);
         if room == 0 {
             self.task().plan = Some(Plan { at: (space, page), window, others });
-            if self.goes_on {
+            if self.retries_at_once {
                 return Fault::Again(cost);
             }
             cost += entry;
-            return match self.next_write() {
+            return match self.next_try_ns() {
                 Some(until_ns) => {
                     self.stalls = true;
                     self.spent.room_ns += until_ns.saturating_sub(now + cost);

@@ -206,7 +206,7 @@ impl Machine {
         self.mem.flusher.awake = true;
         self.flush_at = self.now + wait;
         self.flush_turn += 1;
-        self.ask(self.flush_at, Event::Flusher(self.flush_turn));
+        self.schedule(self.flush_at, Event::Flusher(self.flush_turn));
     }
 
     /// Lets the flusher write. It looks again if there is more to write.

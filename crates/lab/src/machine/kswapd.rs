@@ -16,7 +16,7 @@ use ebb_mm::tunables::LruKind;
 
 use super::live::Next;
 use super::sched::{Event, Machine};
-use super::task::Under;
+use super::task::PassState;
 use super::tracepoints::Doer;
 
 /// Totals of kswapd's work.
@@ -40,7 +40,7 @@ pub struct Kswapd {
     /// Pages freed in the run under way.
     freed: u64,
     /// The pass under way.
-    pass: Option<(Pass, Under)>,
+    pass: Option<(Pass, PassState)>,
     /// Time at which kswapd was woken, until it takes a step.
     woken_ns: Option<u64>,
     /// Number of steps in a row that began with the node in balance.
@@ -60,7 +60,7 @@ impl Machine {
         let turn = &mut self.kswapds[node].turn;
         *turn += 1;
         let turn = *turn;
-        self.ask(self.now + ns, Event::Kswapd(node, turn));
+        self.schedule(self.now + ns, Event::Kswapd(node, turn));
     }
 
     /// Asks kswapd for pages of a node's zones up to `index`, for the allocator.
@@ -109,8 +109,8 @@ impl Machine {
         }
         self.note_woken(id, self.now);
         let Some(mut protocol) = self.kswapds[id].protocol.take() else { return };
-        if let Some((pass, under)) = self.kswapds[id].pass.take() {
-            let cost = self.kswapd_pass(&mut protocol, pass, under);
+        if let Some((pass, pass_state)) = self.kswapds[id].pass.take() {
+            let cost = self.kswapd_pass(&mut protocol, pass, pass_state);
             self.kswapd_after(id, cost);
             self.kswapds[id].protocol = Some(protocol);
             return;
@@ -128,7 +128,7 @@ impl Machine {
         }
         match step {
             Step::Nap | Step::Sleep => {
-                self.mem.nodes[id].let_go += 1;
+                self.mem.nodes[id].releases += 1;
                 if let Some(since) = kswapd.awake_since.take() {
                     kswapd.awake_ns += self.now - since;
                     self.kswapd_works(false);
@@ -144,8 +144,9 @@ impl Machine {
             Step::Pass(pass) => {
                 self.mem.begin_reclaim(self.now);
                 self.mem.protect(None, false);
-                let under = Under::new(pass.scan(self.mem.tun.swappiness.0), (id, 1), false);
-                let cost = self.kswapd_pass(&mut protocol, pass, under);
+                let pass_state =
+                    PassState::new(pass.scan(self.mem.tun.swappiness.0), (id, 1), false);
+                let cost = self.kswapd_pass(&mut protocol, pass, pass_state);
                 self.kswapd_after(id, cost + self.mem.pass_ns());
             }
             Step::Again => self.kswapd_after(id, LOOP_NS),
@@ -246,22 +247,27 @@ impl Machine {
     }
 
     /// Carries out a batch of a pass. Returns the cost in nanoseconds.
-    fn kswapd_pass(&mut self, protocol: &mut Protocol, pass: Pass, mut under: Under) -> u64 {
-        let (mem, node) = (&mut self.mem, under.node.0);
+    fn kswapd_pass(
+        &mut self,
+        protocol: &mut Protocol,
+        pass: Pass,
+        mut pass_state: PassState,
+    ) -> u64 {
+        let (mem, node) = (&mut self.mem, pass_state.node.0);
         mem.out.watch_zone = Some((node, pass.highest));
         mem.clock_ns = self.now;
         let by_batch = mem.notes_by_batch();
-        let before = under.sc.met;
+        let before = pass_state.sc.met;
         if by_batch {
-            under.sc.node_dirty = mem.nodes[node].wake_requests.has_flag(Flags::DIRTY);
-            under.sc.node_writeback = mem.nodes[node].wake_requests.has_flag(Flags::WRITEBACK);
+            pass_state.sc.node_dirty = mem.nodes[node].wake_requests.has_flag(Flags::DIRTY);
+            pass_state.sc.node_writeback = mem.nodes[node].wake_requests.has_flag(Flags::WRITEBACK);
         }
-        let scanned = under.sc.scanned;
-        let cost = mem.pass_on(self.now, None, &mut under, true);
-        mem.note_isolated(self.now, node, self.now + cost, under.sc.scanned - scanned);
+        let scanned = pass_state.sc.scanned;
+        let cost = mem.pass_on(self.now, None, &mut pass_state, true);
+        mem.note_isolated(self.now, node, self.now + cost, pass_state.sc.scanned - scanned);
         mem.out.watch_zone = None;
         mem.spent.kswapd_ns += cost;
-        let met = under.sc.met;
+        let met = pass_state.sc.met;
         if by_batch {
             let met = met.since(&before);
             mem.nodes[node].wake_requests.note(&met);
@@ -270,20 +276,20 @@ impl Machine {
             }
         }
         let mem = &mut self.mem;
-        if !under.is_over() {
-            self.kswapds[node].pass = Some((pass, under));
+        if !pass_state.is_over() {
+            self.kswapds[node].pass = Some((pass, pass_state));
             return cost;
         }
-        self.kswapds[node].freed += under.freed;
-        mem.note_freed(under.freed, pass.target, mem.memcgs.len());
+        self.kswapds[node].freed += pass_state.freed;
+        mem.note_freed(pass_state.freed, pass.target, mem.memcgs.len());
         let passed = Passed {
-            scanned: under.sc.scanned,
-            reclaimed: under.freed,
+            scanned: pass_state.sc.scanned,
+            reclaimed: pass_state.freed,
             writing: mem.out.writes.pending() > 0,
             met: (mem.tun.lru == LruKind::Classic && !by_batch).then_some(met),
         };
         protocol.passed(&mem.nodes[node].wake_requests, &passed);
-        mem.let_go_if_enough(node);
+        mem.release_if_enough(node);
         cost
     }
 
@@ -354,15 +360,15 @@ mod tests {
     #[test]
     fn a_task_that_waits_for_the_reserve_goes_on_when_there_is_enough() {
         let mem = &mut machine().mem;
-        mem.let_go_if_enough(0);
-        assert_eq!(mem.nodes[0].let_go, 1, "all is free");
+        mem.release_if_enough(0);
+        assert_eq!(mem.nodes[0].releases, 1, "all is free");
         mem.out.pin_lowest(0);
-        mem.let_go_if_enough(0);
-        assert_eq!(mem.nodes[0].let_go, 1, "nothing is");
+        mem.release_if_enough(0);
+        assert_eq!(mem.nodes[0].releases, 1, "nothing is");
         while let Some(pfn) = mem.out.pinned.pop() {
             mem.out.release(pfn);
         }
-        mem.let_go_if_enough(0);
-        assert_eq!(mem.nodes[0].let_go, 2);
+        mem.release_if_enough(0);
+        assert_eq!(mem.nodes[0].releases, 2);
     }
 }

@@ -731,7 +731,7 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Told, machine};
+    use super::super::testing::{Scripted, machine};
     use super::super::{Access, Machine, Region};
     use super::*;
     use crate::workload::Step;
@@ -763,7 +763,7 @@ mod tests {
         let spec =
             LiveSpec { on: true, file: false, compressed: 0.5, ratio: 4.0, ..LiveSpec::default() };
         let (mut m, steps) = run(2000, 3600, &spec);
-        m.add_thread(Box::new(Told(vec![steps])), 1, true);
+        m.add_thread(Box::new(Scripted(vec![steps])), 1, true);
         let (outcome, mut mem, now) = m.run().expect("it ends");
         mem.check(now).expect("the counts agree");
         let count = |name| outcome.counters.iter().find(|(of, _)| *of == name).expect("counted").1;
@@ -804,7 +804,7 @@ mod tests {
         let spec =
             LiveSpec { on: true, file: false, compressed: 0.1, ratio: 2.0, ..LiveSpec::default() };
         let (mut m, steps) = run(2000, 3600, &spec);
-        m.add_thread(Box::new(Told(vec![steps])), 1, true);
+        m.add_thread(Box::new(Scripted(vec![steps])), 1, true);
         let error = m.run().expect_err("there is no room");
         assert!(error.starts_with("out of memory"), "{error}");
     }

@@ -107,7 +107,7 @@ impl Machine {
         // The thread that came last is woken first (`LWLockQueueSelf` puts it at the head). So the
         // next writer does not queue for a processor behind threads that are done.
         for waiter in std::mem::take(&mut l.waiters).into_iter().rev() {
-            self.ask(t, Event::Wake(waiter));
+            self.schedule(t, Event::Wake(waiter));
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
     use ebb_mm::space::Backing;
 
     use super::super::mem::Region;
-    use super::super::testing::{Told, machine};
+    use super::super::testing::{Scripted, machine};
     use super::*;
 
     /// Lets so many threads end a transaction each, on two processors. Returns the writes, the
@@ -139,7 +139,7 @@ mod tests {
         m.add_log(spec);
         for _ in 0..threads {
             m.add_thread(
-                Box::new(Told(vec![vec![Step::Commit { log: 0 }, Step::Done(0)]])),
+                Box::new(Scripted(vec![vec![Step::Commit { log: 0 }, Step::Done(0)]])),
                 0,
                 true,
             );
@@ -182,7 +182,7 @@ mod tests {
         m.mem.add_space(0, &[]);
         m.add_log(SPEC);
         for _ in 0..2 {
-            m.add_thread(Box::new(Told(vec![vec![Step::Commit { log: 0 }]])), 0, true);
+            m.add_thread(Box::new(Scripted(vec![vec![Step::Commit { log: 0 }]])), 0, true);
         }
         for id in 0..2 {
             let thread = &mut m.threads[id];

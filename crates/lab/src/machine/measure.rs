@@ -70,17 +70,17 @@ impl Machine {
         self.outcome.touches = 0;
         for thread in std::mem::take(&mut self.starting) {
             self.threads[thread].op_start_ns = t;
-            self.ask(t, Event::Wake(thread));
+            self.schedule(t, Event::Wake(thread));
         }
         if self.sample_ns > 0 {
             let lengths = (0..self.mem.list.len()).map(|space| self.mem.pages_of(space));
             self.outcome.trace.begin();
             self.mem.out.heat = Some(Box::new(super::heat::Heat::new(lengths)));
-            self.ask(t, Event::Sample);
+            self.schedule(t, Event::Sample);
         }
         self.begin_commands(t);
         if self.limit_ns > 0 {
-            self.ask(t + self.limit_ns, Event::Stop);
+            self.schedule(t + self.limit_ns, Event::Stop);
         }
     }
 
@@ -127,7 +127,7 @@ impl Machine {
         if self.outcome.samples.len() >= SAMPLES_MAX {
             self.thin_out();
         }
-        self.ask(self.now + self.sample_ns, Event::Sample);
+        self.schedule(self.now + self.sample_ns, Event::Sample);
     }
 
     /// Merges the samples in pairs, and doubles the interval between samples.

@@ -193,7 +193,7 @@ pub struct Mem {
     /// Whether the wait of the last fault is a memory stall ([`pressure`](super::pressure)).
     pub(super) stalls: bool,
     /// Whether the running task goes on with reclaim without a wait.
-    pub(super) goes_on: bool,
+    pub(super) retries_at_once: bool,
     /// Whether the page that was just put into a frame had been in memory before.
     pub(super) refaulted: bool,
     /// Time until which a task adds up the counters of memcgs.
@@ -291,7 +291,7 @@ impl Mem {
             direct: 1 << 60,
             slot_hand: 0,
             stalls: false,
-            goes_on: false,
+            retries_at_once: false,
             refaulted: false,
             flushing_ns: 0,
             tasks: Vec::new(),

@@ -64,7 +64,7 @@ pub struct MemNode {
     /// Whether a task that waits for the node's kswapd has woken it from sleep.
     pub(super) woken: bool,
     /// Number of times that kswapd has let the waiting tasks go.
-    pub(super) let_go: u64,
+    pub(super) releases: u64,
     /// Pages off the node's lists, as pairs of end time and number (only if `reclaim.isolated`).
     pub(super) isolated: Vec<(u64, u64)>,
     /// Runs of kswapd since the classic LRU last noted the end of one.
@@ -81,7 +81,7 @@ impl MemNode {
             slab: None,
             wanted: Cell::new(None),
             woken: false,
-            let_go: 0,
+            releases: 0,
             isolated: Vec::new(),
             runs: 0,
         }
@@ -157,7 +157,7 @@ mod tests {
 
     use super::super::ahead::Descriptors;
     use super::super::mem::{Access, Fault, Region};
-    use super::super::task::Under;
+    use super::super::task::PassState;
     use super::super::testing::two_nodes;
     use super::*;
 
@@ -219,10 +219,10 @@ mod tests {
         let pass = |mem: &mut Mem, reclaimer, nodes| {
             let mut sc = Scan::new(reclaimer, true, 64, 60);
             sc.priority = DEF_PRIORITY - 8;
-            let mut under = Under::new(sc, nodes, false);
+            let mut pass_state = PassState::new(sc, nodes, false);
             loop {
-                mem.pass_on(1_000_000_000_000, None, &mut under, false);
-                if under.is_over() {
+                mem.pass_on(1_000_000_000_000, None, &mut pass_state, false);
+                if pass_state.is_over() {
                     break;
                 }
             }

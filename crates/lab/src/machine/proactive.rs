@@ -58,7 +58,7 @@ impl Machine {
 
     pub(super) fn begin_commands(&mut self, now: u64) {
         for i in 0..self.commands.len() {
-            self.ask(now + self.commands[i].every_ns, Event::Command(i));
+            self.schedule(now + self.commands[i].every_ns, Event::Command(i));
         }
     }
 
@@ -66,6 +66,6 @@ impl Machine {
     pub(super) fn carry_out(&mut self, i: usize) {
         let command = self.commands[i];
         self.mem.reclaim_on_command(self.now, command.memcg, command.pages);
-        self.ask(self.now + command.every_ns, Event::Command(i));
+        self.schedule(self.now + command.every_ns, Event::Command(i));
     }
 }

@@ -19,7 +19,7 @@ use ebb_mm::tunables::{Dirty, LruKind, NodeNotes};
 use ebb_mm::types::Pfn;
 
 use super::mem::{Fault, Mem, cx};
-use super::task::{Run, Task, Under};
+use super::task::{PassState, Run, Task};
 use super::tracepoints::Doer;
 
 /// Rounds of reclaim in a row after which a task that makes progress gives up its CPU once.
@@ -35,9 +35,10 @@ impl Mem {
     }
 
     /// Makes room for `pages` of a memcg. Returns `pages` if there is room, else 0, and the cost in
-    /// nanoseconds. Without room the running task waits, or reclaims one batch. With `goes_on` set,
-    /// the task tries again when that batch is done. Otherwise `out.patience` is the time to try
-    /// again, or none if no wait can help. `fs`: the task may enter file systems.
+    /// nanoseconds. Without room the running task waits, or reclaims one batch. With
+    /// `retries_at_once` set, the task tries again when that batch is done. Otherwise
+    /// `out.patience` is the time to try again, or none if no wait can help. `fs`: the task may
+    /// enter file systems.
     pub(super) fn make_room(&mut self, now: u64, memcg: usize, pages: u64, fs: bool) -> (u64, u64) {
         self.out.patience = None;
         if self.still_waits(now) {
@@ -69,7 +70,7 @@ impl Mem {
             self.after_run(now + took, &run, memcg);
         } else {
             self.task().run = Some(run);
-            self.goes_on = true;
+            self.retries_at_once = true;
         }
         (0, took)
     }
@@ -105,7 +106,7 @@ impl Mem {
         }
         if run.freed > 0 || (run.from.is_some() && self.full(memcg, 1).is_none()) {
             if rounds < ROUNDS_MAX {
-                self.goes_on = true;
+                self.retries_at_once = true;
                 return;
             }
             // Each round freed pages and other tasks took them, so there is hope.
@@ -117,7 +118,7 @@ impl Mem {
             // The sets of other CPUs are drained before any task gives up.
             self.task().drained = true;
             self.out.frames.drain_all();
-            self.goes_on = true;
+            self.retries_at_once = true;
             return;
         }
         if let Some(first) = run.first_end {
@@ -126,11 +127,11 @@ impl Mem {
             return;
         }
         match self.judge_progress(now) {
-            Verdict::Retry => self.goes_on = !self.waits_for_progress(now, run),
+            Verdict::Retry => self.retries_at_once = !self.waits_for_progress(now, run),
             Verdict::Wait(ms) => self.begin_wait(now, ms),
             // An OOM kill may have freed memory meanwhile, so the task looks once more, as
             // `__alloc_pages_may_oom` does.
-            Verdict::GiveUp => self.goes_on = self.has_enough(memcg),
+            Verdict::GiveUp => self.retries_at_once = self.has_enough(memcg),
         }
     }
 
@@ -216,8 +217,8 @@ impl Mem {
         let by_batch = self.notes_by_batch();
         let mut cost = 0;
         while cost == 0 {
-            let mut under = match run.pass.take() {
-                Some(under) => under,
+            let mut pass_state = match run.pass.take() {
+                Some(pass_state) => pass_state,
                 None => {
                     let Some(pass) = run.direct.next() else { break };
                     let root = run.from.is_none();
@@ -225,31 +226,31 @@ impl Mem {
                     let spared = self.protect(run.from, pass.forced);
                     let nodes = (self.here(), self.nodes.len());
                     let sc = pass.scan(root, Order::ZERO, self.tun.swappiness.0);
-                    Under::new(sc, nodes, spared)
+                    PassState::new(sc, nodes, spared)
                 }
             };
-            let (freed, before, node) = (under.freed, under.sc.met, under.node.0);
-            let scanned = under.sc.scanned;
+            let (freed, before, node) = (pass_state.freed, pass_state.sc.met, pass_state.node.0);
+            let scanned = pass_state.sc.scanned;
             self.out.no_fs = self.tun.reclaim.shmem_fs && self.task().no_fs;
-            cost += self.pass_on(now, run.from, &mut under, timed);
+            cost += self.pass_on(now, run.from, &mut pass_state, timed);
             self.out.no_fs = false;
-            self.note_isolated(now, node, now + cost, under.sc.scanned - scanned);
+            self.note_isolated(now, node, now + cost, pass_state.sc.scanned - scanned);
             if by_batch {
-                self.nodes[node].wake_requests.note(&under.sc.met.since(&before));
+                self.nodes[node].wake_requests.note(&pass_state.sc.met.since(&before));
                 cost += self.wait_if_congested(run.from, node);
             }
-            run.freed += under.freed - freed;
+            run.freed += pass_state.freed - freed;
             let first = self.out.started.iter().map(|&(done, _)| done).min();
             run.first_end = run.first_end.into_iter().chain(first).min();
-            if !under.is_over() {
-                run.pass = Some(under);
+            if !pass_state.is_over() {
+                run.pass = Some(pass_state);
                 continue;
             }
             run.direct.passed(&DirectPassed {
-                reclaimed: under.freed,
-                begun: under.begun,
-                scanned: under.sc.scanned,
-                spared: under.sc.skipped_deactivate || under.spared,
+                reclaimed: pass_state.freed,
+                begun: pass_state.begun,
+                scanned: pass_state.sc.scanned,
+                spared: pass_state.sc.skipped_deactivate || pass_state.spared,
                 compactable: false,
             });
         }
@@ -279,14 +280,14 @@ impl Mem {
     /// the number of pages freed.
     pub fn shrink(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) -> u64 {
         self.begin_reclaim(now);
-        let mut under = Under::new(sc.clone(), (self.here(), self.nodes.len()), false);
-        let mut cost = self.pass_on(now, memcg, &mut under, false);
-        while !under.is_over() {
-            cost += self.pass_on(now, memcg, &mut under, false);
+        let mut pass_state = PassState::new(sc.clone(), (self.here(), self.nodes.len()), false);
+        let mut cost = self.pass_on(now, memcg, &mut pass_state, false);
+        while !pass_state.is_over() {
+            cost += self.pass_on(now, memcg, &mut pass_state, false);
         }
         self.end_reclaim(None);
-        self.out.freed = under.freed;
-        *sc = under.sc;
+        self.out.freed = pass_state.freed;
+        *sc = pass_state.sc;
         cost
     }
 
@@ -308,38 +309,38 @@ impl Mem {
         &mut self,
         now: u64,
         memcg: Option<usize>,
-        under: &mut Under,
+        pass_state: &mut PassState,
         timed: bool,
     ) -> u64 {
         (self.out.now_ns, self.out.spent_ns, self.out.freed) = (now, 0, 0);
         let writing = self.out.writes.pending();
         self.out.batched = timed;
         self.out.for_all = memcg.is_none();
-        self.reclaim_pass(now, memcg, under);
+        self.reclaim_pass(now, memcg, pass_state);
         (self.out.batched, self.out.for_all) = (false, false);
         if memcg.is_none() && self.out.freed > 0 {
-            self.note_taken(under.node.0, self.out.freed);
+            self.note_taken(pass_state.node.0, self.out.freed);
         }
-        under.freed += self.out.freed;
-        under.begun += self.out.writes.pending() - writing;
+        pass_state.freed += self.out.freed;
+        pass_state.begun += self.out.writes.pending() - writing;
         let cx = cx!(self, now);
         self.out.submit(&cx, &mut self.disk);
-        let (node, left) = under.node;
-        let done = !under.sc.is_paused();
-        let beside = if memcg.is_none() && done { self.shrink_slab(under) } else { 0 };
+        let (node, left) = pass_state.node;
+        let done = !pass_state.sc.is_paused();
+        let beside = if memcg.is_none() && done { self.shrink_slab(pass_state) } else { 0 };
         if done {
-            under.node = ((node + 1) % self.nodes.len(), left - 1);
+            pass_state.node = ((node + 1) % self.nodes.len(), left - 1);
             if left > 1 && self.tun.lru == LruKind::Classic {
                 // With the classic lists the target holds for each node (`shrink_node`). With
                 // generations the pages of all nodes count together.
-                under.sc.reclaimed = 0;
+                pass_state.sc.reclaimed = 0;
             }
         }
         self.charge(now, memcg, node) + beside
     }
 
-    fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, under: &mut Under) {
-        let (sc, node) = (&mut under.sc, under.node.0);
+    fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, pass_state: &mut PassState) {
+        let (sc, node) = (&mut pass_state.sc, pass_state.node.0);
         // With swap full, pages that have a copy in swap already can still go.
         let room = self.out.stored.has_room() || self.out.found_unmapped_copy;
         sc.may_swap &= room;
@@ -354,10 +355,10 @@ impl Mem {
         let all = self.memcgs.len();
         let mut seen = sc.is_paused();
         if !seen {
-            under.at = (self.turns[top][node], 0);
+            pass_state.at = (self.turns[top][node], 0);
         }
-        for step in under.at.1..all {
-            let id = (under.at.0 + step) % all;
+        for step in pass_state.at.1..all {
+            let id = (pass_state.at.0 + step) % all;
             if !sc.is_paused() {
                 let group = MemcgId(id as u16 + 1);
                 if !self.out.groups.is_within(group, MemcgId(top as u16 + 1)) {
@@ -376,7 +377,7 @@ impl Mem {
             let v = Arc::clone(&self.memcgs[id].on[node].lruvec);
             v.shrink(&cx, sc, &mut self.out);
             if sc.is_paused() {
-                under.at.1 = step;
+                pass_state.at.1 = step;
                 return;
             }
         }
@@ -509,7 +510,7 @@ impl Mem {
 
     /// Returns when a task that found nothing to reclaim tries again, or none if waiting changes
     /// nothing.
-    pub(super) fn next_write(&self) -> Option<u64> {
+    pub(super) fn next_try_ns(&self) -> Option<u64> {
         self.out.patience
     }
 }

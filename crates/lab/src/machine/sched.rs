@@ -120,7 +120,7 @@ pub struct Machine {
     /// Memory of the machine.
     pub mem: Mem,
     pub(super) heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    pub(super) asked: u64,
+    pub(super) scheduled: u64,
     pub(super) now: u64,
     pub(super) idle: Vec<(u64, usize)>,
     pub(super) queue: VecDeque<usize>,
@@ -161,7 +161,7 @@ impl Machine {
         Self {
             mem,
             heap: BinaryHeap::new(),
-            asked: 0,
+            scheduled: 0,
             now: 0,
             idle: (0..cpus.max(1)).rev().map(|cpu| (0, cpu)).collect(),
             queue: VecDeque::new(),
@@ -254,12 +254,12 @@ impl Machine {
             short_since: None,
         });
         self.measured += usize::from(measured);
-        self.ask(0, Event::Wake(thread));
+        self.schedule(0, Event::Wake(thread));
     }
 
-    pub(super) fn ask(&mut self, time: u64, event: Event) {
-        self.asked += 1;
-        self.heap.push(Reverse((time, self.asked, event)));
+    pub(super) fn schedule(&mut self, time: u64, event: Event) {
+        self.scheduled += 1;
+        self.heap.push(Reverse((time, self.scheduled, event)));
     }
 
     /// Marks a moment of the run in the tracepoints, if they are recorded.
@@ -360,7 +360,7 @@ impl Machine {
     pub(super) fn after(&mut self) {
         if !self.mem.out.started.is_empty() {
             for (done, pfn) in std::mem::take(&mut self.mem.out.started) {
-                self.ask(done, Event::WriteDone(pfn.0));
+                self.schedule(done, Event::WriteDone(pfn.0));
             }
         }
         let flusher = &self.mem.flusher;
@@ -405,7 +405,7 @@ impl Machine {
                 let (free_at, cpu) = self.idle.swap_remove(i);
                 let start = self.now.max(free_at);
                 let switch = if start > 0 { self.mem.costs.switch_ns } else { 0 };
-                self.ask(start + switch, Event::Run { cpu, thread });
+                self.schedule(start + switch, Event::Run { cpu, thread });
             }
             None => self.queue.push_back(thread),
         }
@@ -417,7 +417,7 @@ impl Machine {
             if !self.threads[thread].ended {
                 let switch = self.mem.costs.switch_ns;
                 self.threads[thread].ran_ns = 0;
-                self.ask(at + switch, Event::Run { cpu, thread });
+                self.schedule(at + switch, Event::Run { cpu, thread });
                 return;
             }
         }
@@ -430,7 +430,7 @@ impl Machine {
         self.threads[thread].reclaims = u64::MAX;
         self.does(thread, if stalls { Doing::Stalls } else { Doing::Nothing });
         self.threads[thread].ran_ns = 0;
-        self.ask(until.max(at), Event::Wake(thread));
+        self.schedule(until.max(at), Event::Wake(thread));
         self.release(cpu, at);
     }
 
@@ -485,7 +485,7 @@ impl Machine {
                         thread.at += 1;
                         self.outcome.touches += 1;
                     } else if self.ahead(t) {
-                        self.ask(t, Event::Run { cpu, thread: id });
+                        self.schedule(t, Event::Run { cpu, thread: id });
                         return;
                     } else {
                         if (self.outcome.touches, self.threads[id].at) != begun {
@@ -518,7 +518,7 @@ impl Machine {
                 }
                 step => {
                     if self.ahead(t) {
-                        self.ask(t, Event::Run { cpu, thread: id });
+                        self.schedule(t, Event::Run { cpu, thread: id });
                         return;
                     }
                     self.threads[id].at += 1;
@@ -550,7 +550,7 @@ impl Machine {
         let ran = &mut self.threads[id].ran_ns;
         *ran += t.saturating_sub(self.now);
         if self.ahead(t) || !self.queue.is_empty() {
-            self.ask(t, Event::Run { cpu, thread: id });
+            self.schedule(t, Event::Run { cpu, thread: id });
             return true;
         }
         self.now = t;
@@ -560,7 +560,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Told, machine};
+    use super::super::testing::{Scripted, machine};
     use super::*;
 
     /// A program that sleeps again and again.
@@ -640,7 +640,7 @@ mod tests {
 
     #[test]
     fn a_run_that_stands_still_ends_and_names_the_waiting_threads() {
-        let wait = || Told(vec![vec![Step::Barrier { group: 0, parties: 3 }]]);
+        let wait = || Scripted(vec![vec![Step::Barrier { group: 0, parties: 3 }]]);
         let mut alone = machine();
         alone.add_thread(Box::new(wait()), 0, true);
         let error = alone.run().unwrap_err();

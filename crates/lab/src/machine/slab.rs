@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::mem::Mem;
-use super::task::Under;
+use super::task::PassState;
 
 /// Size of the slab caches, and the cost of a scan.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -67,11 +67,11 @@ impl Slab {
 impl Mem {
     /// Looks through a share of the node's caches after a pass over its lists. Returns the time
     /// that takes.
-    pub(super) fn shrink_slab(&mut self, under: &Under) -> u64 {
-        let (sc, node) = (&under.sc, under.node.0);
+    pub(super) fn shrink_slab(&mut self, pass_state: &PassState) -> u64 {
+        let (sc, node) = (&pass_state.sc, pass_state.node.0);
         let left: u64 = self.lists(Some(node)).map(|l| l.lruvec.eligible(sc.zone)).sum();
         let Some(slab) = self.nodes[node].slab.as_mut() else { return 0 };
-        let eligible = left + under.freed;
+        let eligible = left + pass_state.freed;
         let pass = SlabPass { scanned: sc.scanned, eligible, priority: sc.priority };
         let looked = slab.shrinker.take(self.tun.reclaim.slab, slab.spec.objects, &pass);
         self.stat.add(Event::SlabsScanned, looked);

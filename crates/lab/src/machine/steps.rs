@@ -43,7 +43,7 @@ impl Machine {
             self.note_short(id, t, true);
             self.threads[id].reclaims = u64::MAX;
             self.does(id, Doing::Stalls);
-            self.ask(t + cost, Event::Run { cpu, thread: id });
+            self.schedule(t + cost, Event::Run { cpu, thread: id });
             return None;
         }
         let short = matches!(fault, Fault::Wait { .. }) && self.mem.lacks_room();
@@ -52,7 +52,7 @@ impl Machine {
         if reclaimed > 0 && matches!(fault, Fault::Done(_)) {
             self.threads[id].reclaims = t;
             self.does(id, Doing::Stalls);
-            self.ask(t + reclaimed, Event::Reclaimed(id, t));
+            self.schedule(t + reclaimed, Event::Reclaimed(id, t));
         }
         match fault {
             Fault::Done(cost) => {
@@ -139,7 +139,7 @@ impl Machine {
     fn go_on(&mut self, t: u64, threads: Vec<usize>) {
         for thread in threads {
             self.threads[thread].op_start_ns = t;
-            self.ask(t, Event::Wake(thread));
+            self.schedule(t, Event::Wake(thread));
         }
     }
 
@@ -201,7 +201,7 @@ impl Machine {
             }
             Step::Ahead { page, space, pages } => {
                 let descriptors = &mut self.threads[id].descriptors;
-                descriptors.ask(usize::from(space), u64::from(page), pages);
+                descriptors.begin_request(usize::from(space), u64::from(page), pages);
                 Some(t)
             }
             Step::Commit { log } => self.commit(cpu, id, t, log),
@@ -218,7 +218,7 @@ impl Machine {
 mod tests {
     use ebb_mm::space::Backing;
 
-    use super::super::testing::{Told, machine};
+    use super::super::testing::{Scripted, machine};
     use super::*;
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
                 processes: 1,
             };
             m.mem.add_space(0, &[region(Backing::Anon), region(Backing::File)]);
-            m.add_thread(Box::new(Told(vec![steps])), 1, true);
+            m.add_thread(Box::new(Scripted(vec![steps])), 1, true);
             m.begun_ns = Some(0);
             let (outcome, mem, _) = m.run().unwrap();
             (outcome.spent.system_ns, mem.costs)
@@ -258,7 +258,7 @@ mod tests {
     fn a_write_that_faults_and_resumes_is_counted_once() {
         let mut m = machine();
         let write = Step::Touch { page: 0, space: 0, access: Access::FdWrite };
-        m.add_thread(Box::new(Told(vec![vec![write]])), 0, true);
+        m.add_thread(Box::new(Scripted(vec![vec![write]])), 0, true);
         let thread = &mut m.threads[0];
         thread.program.fill(&mut thread.steps);
         // The write is tried, and again after a fault that had to wait.

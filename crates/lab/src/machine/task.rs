@@ -46,8 +46,8 @@ pub(super) struct Held {
     pub node: usize,
     /// Latest end of the wait, in nanoseconds.
     pub until: u64,
-    /// Value of the node's `let_go` count when the task last looked.
-    pub let_go: u64,
+    /// Value of the node's `releases` count when the task last looked.
+    pub releases: u64,
 }
 
 /// Pages that a fault reads, worked out before there is room for them.
@@ -63,7 +63,7 @@ pub(super) struct Plan {
 
 /// A pass of reclaim that may be interrupted.
 #[derive(Debug)]
-pub(super) struct Under {
+pub(super) struct PassState {
     /// Request and results of the pass.
     pub sc: Scan,
     /// Current node, and the number of nodes still to do, with that one.
@@ -77,7 +77,7 @@ pub(super) struct Under {
     pub spared: bool,
 }
 
-impl Under {
+impl PassState {
     /// Creates a pass at its beginning. `node`: first node, number of nodes.
     pub fn new(sc: Scan, node: (usize, usize), spared: bool) -> Self {
         Self { sc, node, at: (0, 0), freed: 0, begun: 0, spared }
@@ -97,7 +97,7 @@ pub(super) struct Run {
     /// Priority and progress of the run, by the engine's rules.
     pub direct: Direct,
     /// The pass under way.
-    pub pass: Option<Under>,
+    pub pass: Option<PassState>,
     /// Pages wanted. `freed` is the number of pages freed.
     pub target: u64,
     pub freed: u64,

@@ -10,9 +10,9 @@ use super::{Costs, Device, DeviceSpec, Preset};
 use crate::workload::{Program, Step};
 
 /// A program that does the given steps, the last list first, then ends.
-pub struct Told(pub Vec<Vec<Step>>);
+pub struct Scripted(pub Vec<Vec<Step>>);
 
-impl Program for Told {
+impl Program for Scripted {
     fn fill(&mut self, steps: &mut Vec<Step>) {
         steps.extend(self.0.pop().unwrap_or_default());
     }

@@ -39,9 +39,9 @@ impl Mem {
         }
         let before = self.task().held;
         let id = before.map_or_else(|| self.here(), |h| h.node);
-        let let_go = self.nodes[id].let_go;
+        let releases = self.nodes[id].releases;
         if let Some(held) = before
-            && held.let_go == let_go
+            && held.releases == releases
             && now < held.until
         {
             self.out.patience = Some(held.until.min(now + HELD_LOOK_NS));
@@ -59,7 +59,7 @@ impl Mem {
         }
         let limit = now + self.timer(HELD_MS_MAX * 1_000_000);
         let until = before.map_or(if fs { u64::MAX } else { limit }, |h| h.until);
-        self.task().held = Some(Held { node: id, until, let_go });
+        self.task().held = Some(Held { node: id, until, releases });
         if now >= until {
             self.task().held = None;
             return false;
@@ -70,9 +70,9 @@ impl Mem {
 
     /// Lets waiting tasks look again after a pass of a node's kswapd, if there is enough in
     /// reserve.
-    pub(super) fn let_go_if_enough(&mut self, node: usize) {
+    pub(super) fn release_if_enough(&mut self, node: usize) {
         let enough = self.frames_of(node).reserve_left();
-        self.nodes[node].let_go += u64::from(enough);
+        self.nodes[node].releases += u64::from(enough);
     }
 
     /// Returns whether this task waits and has to go on doing so.
