@@ -218,8 +218,8 @@ fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
         for &(vpn, at) in &entries {
             let at = at.or_else(|| match places.next().flatten() {
                 Some(Whereabouts::Ram) => Some(At::Ram),
-                Some(Whereabouts::File) => Some(At::File),
-                Some(Whereabouts::Nowhere) => Some(At::Same),
+                Some(Whereabouts::Far) => Some(At::File),
+                Some(Whereabouts::Same) => Some(At::Same),
                 // The page has come back, or was released, meanwhile.
                 None => None,
             });

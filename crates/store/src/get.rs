@@ -198,10 +198,10 @@ impl Store {
         }
         for at in 0..job.wanted().len() {
             let wanted = job.wanted()[at];
-            let (bytes, fates) = job.content();
+            let (bytes, page_results) = job.content();
             let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
             let page = &pages[usize::from(wanted.page)];
-            let outcome = match fates[usize::from(wanted.page)].error() {
+            let outcome = match page_results[usize::from(wanted.page)].error() {
                 Some(error) => Err(error),
                 None => Ok(page_hash(page)),
             };
@@ -277,9 +277,9 @@ impl Store {
                 FarTier::File(file) => {
                     let mut job = self.reads.job(place, 1)?;
                     job.want(wanted);
-                    let (bytes, fates) = job.content();
-                    let read = file.read(place.page, bytes, fates);
-                    let read = read.and_then(|()| fates[0].error().map_or(Ok(()), Err));
+                    let (bytes, page_results) = job.content();
+                    let read = file.read(place.page, bytes, page_results);
+                    let read = read.and_then(|()| page_results[0].error().map_or(Ok(()), Err));
                     page.copy_from_slice(bytes);
                     self.reads.recycle(job);
                     read

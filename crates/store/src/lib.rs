@@ -112,11 +112,11 @@ impl Default for Options {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
     /// The page repeats one word, and the store keeps only that.
-    Nowhere,
+    Same,
     /// The page is in compressed memory.
     Ram,
     /// The page is in a file, or on another machine.
-    File,
+    Far,
 }
 
 /// The store. See the crate's description.
@@ -223,9 +223,9 @@ impl Store {
                 let index = lock(&self.index);
                 for (place, &slot) in places.iter_mut().zip(slice) {
                     *place = index.table.get(slot).map(|(_, place)| match place {
-                        Location::Same(_) => Whereabouts::Nowhere,
+                        Location::Same(_) => Whereabouts::Same,
                         Location::Ram { .. } => Whereabouts::Ram,
-                        Location::Far(_) => Whereabouts::File,
+                        Location::Far(_) => Whereabouts::Far,
                     });
                 }
             }

@@ -293,8 +293,8 @@ impl Store {
     }
 
     /// Writes pages to the first file that takes them, in runs as long as the space map has them.
-    /// Calls `fate` with each page's index and its location or error.
-    fn write(&self, bytes: &[u8], mut fate: impl FnMut(usize, Result<FarLocation, &NotWritten>)) {
+    /// Calls `report` with each page's index and its location or error.
+    fn write(&self, bytes: &[u8], mut report: impl FnMut(usize, Result<FarLocation, &NotWritten>)) {
         let count = bytes.len() / PAGE_SIZE;
         let mut at = 0;
         while at < count {
@@ -302,12 +302,12 @@ impl Store {
                 Ok((place, written)) => {
                     for page in 0..written {
                         let page_place = FarLocation { page: place.page + page as u32, ..place };
-                        fate(at + page, Ok(page_place));
+                        report(at + page, Ok(page_place));
                     }
                     at += written;
                 }
                 Err((why, failed)) => {
-                    (at..at + failed).for_each(|at| fate(at, Err(&why)));
+                    (at..at + failed).for_each(|at| report(at, Err(&why)));
                     at += failed;
                 }
             }

@@ -81,11 +81,11 @@ impl TierStats {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreReads {
     /// Pages read from memory.
-    pub near: u64,
+    pub compressed: u64,
     /// Pages read from files and servers.
     pub far: u64,
-    /// Pages among `near` that were among the newest in memory.
-    pub near_edge: u64,
+    /// Pages among `compressed` that were among the newest in memory.
+    pub compressed_edge: u64,
     /// Pages among `far` that were in memory recently.
     pub far_edge: u64,
     /// Number of pages that count as newest in memory. Equally many count as recently in memory.
@@ -101,11 +101,11 @@ impl Store {
         let index = lock(&self.index);
         let held = index.ram_pages * PAGE_SIZE as u64 * 1000;
         StoreReads {
-            near_edge: index.edge_reads.0,
+            compressed_edge: index.edge_reads.0,
             far_edge: index.edge_reads.1,
             edge_pages: index.table.edge_len().into(),
             ratio_permille: held / index.arena.occupied().max(1),
-            near: self.ram_reads.load(Ordering::Relaxed),
+            compressed: self.ram_reads.load(Ordering::Relaxed),
             far: self.far.iter().map(FarTier::reads).sum(),
         }
     }

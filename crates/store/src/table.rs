@@ -124,7 +124,7 @@ impl Entry {
         }
     }
 
-    fn place(&self) -> Option<Location> {
+    fn location(&self) -> Option<Location> {
         let high = (self.word >> 32) as u32;
         Some(match self.word & KIND {
             SAME => Location::Same(self.hash),
@@ -241,7 +241,7 @@ impl Table {
     /// Returns the hash and location of a slot's page.
     pub(crate) fn get(&self, slot: SlotId) -> Option<(u64, Location)> {
         let entry = self.entry(slot.0)?;
-        entry.place().map(|place| (entry.hash(), place))
+        entry.location().map(|place| (entry.hash(), place))
     }
 
     /// Records a slot's page, as the newest if it is in RAM. Returns the old location.
@@ -309,7 +309,7 @@ impl Table {
     /// Records the new location of an arena object. The page's age stays.
     pub(crate) fn moved(&mut self, slot: SlotId, to: Object) {
         let entry = self.entry_mut(slot.0);
-        let Some(Location::Ram { length, .. }) = entry.place() else {
+        let Some(Location::Ram { length, .. }) = entry.location() else {
             panic!("slot {} owns an object but is not in RAM", slot.0)
         };
         let newest = entry.word & NEWEST;
@@ -320,7 +320,7 @@ impl Table {
     /// Forgets a slot's page and returns its location.
     pub(crate) fn clear(&mut self, slot: SlotId) -> Option<Location> {
         let entry = *self.entry(slot.0)?;
-        let place = entry.place()?;
+        let place = entry.location()?;
         if matches!(place, Location::Ram { .. }) {
             let next = self.dequeue(slot.0);
             self.ram_len -= 1;

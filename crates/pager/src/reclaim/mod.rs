@@ -442,9 +442,9 @@ impl Reclaim {
         self.weighed = self.pager.clock.now();
         let reads = self.pager.store.reads();
         let limit = self.pager.engine().note_loads(Loads {
-            compressed: reads.near,
+            compressed: reads.compressed,
             far: reads.far,
-            compressed_edge: reads.near_edge,
+            compressed_edge: reads.compressed_edge,
             far_edge: reads.far_edge,
             ratio_permille: reads.ratio_permille,
         });

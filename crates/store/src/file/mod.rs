@@ -11,7 +11,7 @@ use crate::crypt::{Key, Seal};
 use crate::error::{StoreError, TierName};
 use crate::inject::Injector;
 use crate::lock;
-use crate::remote::Fate;
+use crate::remote::PageResult;
 use ebb_mm::types::PAGE_SIZE;
 use ebb_sys::anon::AnonBuffer;
 use open::SwapFile;
@@ -125,16 +125,16 @@ impl FileTier {
         self.crypt.is_some()
     }
 
-    /// Decrypts the pages read, if they are encrypted, and sets the fate of each. A page that was
+    /// Decrypts the pages read, if they are encrypted, and sets the result of each. A page that was
     /// never written has no seal.
-    pub(crate) fn unseal(&self, first: u32, pages: &mut [u8], fates: &mut [Fate]) {
+    pub(crate) fn unseal(&self, first: u32, pages: &mut [u8], page_results: &mut [PageResult]) {
         let Some(crypt) = &self.crypt else { return };
         let (pages, _) = pages.as_chunks_mut();
-        for ((page, content), fate) in (first..).zip(pages).zip(fates) {
+        for ((page, content), result) in (first..).zip(pages).zip(page_results) {
             let seal = crypt.get(page);
             let opened =
                 seal.is_some_and(|seal| crypt.key.open(self.index, page, &seal, content).is_ok());
-            *fate = if opened { Fate::Good } else { Fate::NotAuthentic };
+            *result = if opened { PageResult::Good } else { PageResult::NotAuthentic };
         }
     }
 
@@ -195,7 +195,12 @@ impl FileTier {
     }
 
     /// Reads whole pages. With a direct file, `buffer` must be page-aligned.
-    pub(crate) fn read(&self, first: u32, buffer: &mut [u8], fates: &mut [Fate]) -> io::Result<()> {
+    pub(crate) fn read(
+        &self,
+        first: u32,
+        buffer: &mut [u8],
+        page_results: &mut [PageResult],
+    ) -> io::Result<()> {
         self.count_read(buffer.len() / PAGE_SIZE);
         if let Some(delay) = self.injector.delay(true) {
             std::thread::sleep(delay);
@@ -208,7 +213,7 @@ impl FileTier {
         })?;
         self.forget_cached(first, buffer.len());
         self.injector.flip(buffer);
-        self.unseal(first, buffer, fates);
+        self.unseal(first, buffer, page_results);
         Ok(())
     }
 

@@ -23,7 +23,7 @@ use crate::file::{FileTier, TRIES_MAX, is_passing, pause_before};
 use crate::inject::Injector;
 use crate::lock;
 use crate::page::Page;
-use crate::remote::Fate;
+use crate::remote::PageResult;
 use crate::remote::readers::{Done, Readers};
 use crate::table::FarLocation;
 use ebb_mm::types::{PAGE_SIZE, SlotId};
@@ -74,7 +74,7 @@ pub(crate) struct Job {
     /// Time of the request, for a remote tier.
     pub began: Option<Instant>,
     /// Result of each page, if the transfer as a whole succeeded.
-    fates: [Fate; PAGES_MAX],
+    page_results: [PageResult; PAGES_MAX],
     pub outcome: io::Result<()>,
 }
 
@@ -97,16 +97,16 @@ impl Job {
         &mut buffer[..self.pages * PAGE_SIZE]
     }
 
-    /// Returns the bytes of the transfer, and the fate of each page.
-    pub(crate) fn content(&mut self) -> (&mut [u8], &mut [Fate]) {
+    /// Returns the bytes of the transfer, and the result of each page.
+    pub(crate) fn content(&mut self) -> (&mut [u8], &mut [PageResult]) {
         let buffer = self.buffer.as_mut().expect("the buffer is here unless the ring has it");
-        (&mut buffer[..self.pages * PAGE_SIZE], &mut self.fates[..self.pages])
+        (&mut buffer[..self.pages * PAGE_SIZE], &mut self.page_results[..self.pages])
     }
 
-    /// Returns one page of the transfer, and its fate.
-    pub(crate) fn page_mut(&mut self, page: usize) -> (&mut Page, &mut Fate) {
-        let (bytes, fates) = self.content();
-        (&mut bytes.as_chunks_mut().0[page], &mut fates[page])
+    /// Returns one page of the transfer, and its result.
+    pub(crate) fn page_mut(&mut self, page: usize) -> (&mut Page, &mut PageResult) {
+        let (bytes, page_results) = self.content();
+        (&mut bytes.as_chunks_mut().0[page], &mut page_results[page])
     }
 
     fn capacity(&self) -> usize {
@@ -225,14 +225,14 @@ impl Reads {
                     done: 0,
                     tries: 0,
                     began: None,
-                    fates: [Fate::Good; PAGES_MAX],
+                    page_results: [PageResult::Good; PAGES_MAX],
                     outcome: Ok(()),
                 })
             }
         };
         (job.from, job.pages, job.wanted_count) = (from, 0, 0);
         (job.done, job.tries, job.outcome) = (0, 0, Ok(()));
-        (job.began, job.fates) = (None, [Fate::Good; PAGES_MAX]);
+        (job.began, job.page_results) = (None, [PageResult::Good; PAGES_MAX]);
         Ok(job)
     }
 
@@ -392,8 +392,8 @@ impl Reads {
                 tier.forget_cached(job.from.page, job.pages * PAGE_SIZE);
                 self.injector.flip(job.bytes());
                 let first = job.from.page;
-                let (bytes, fates) = job.content();
-                tier.unseal(first, bytes, fates);
+                let (bytes, page_results) = job.content();
+                tier.unseal(first, bytes, page_results);
             }
             Err(error) if is_passing(&error) && job.tries < TRIES_MAX => {
                 job.tries += 1;

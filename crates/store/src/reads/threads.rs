@@ -81,8 +81,8 @@ impl Queue {
 pub(super) fn perform(tiers: &[FarTier], job: &mut Job) {
     let from = job.from;
     let file = tiers[usize::from(from.tier)].file().expect("others have readers of their own");
-    let (bytes, fates) = job.content();
-    job.outcome = file.read(from.page, bytes, fates);
+    let (bytes, page_results) = job.content();
+    job.outcome = file.read(from.page, bytes, page_results);
 }
 
 impl Drop for Threads {

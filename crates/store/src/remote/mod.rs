@@ -55,7 +55,7 @@ const CLOSING_ANSWERS: u32 = 3;
 
 /// Result of reading one page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Fate {
+pub(crate) enum PageResult {
     /// The page was read.
     #[default]
     Good,
@@ -65,7 +65,7 @@ pub(crate) enum Fate {
     NotAuthentic,
 }
 
-impl Fate {
+impl PageResult {
     /// Returns the error, unless the page was read.
     pub(crate) fn error(self) -> Option<io::Error> {
         match self {
@@ -144,27 +144,27 @@ impl Remote {
     }
 
     /// Turns the value found under a page's key into the page.
-    fn unpack(&self, page: u32, value: Option<&[u8]>, into: &mut Page) -> Fate {
-        let Some(value) = value else { return Fate::Missing };
+    fn unpack(&self, page: u32, value: Option<&[u8]>, into: &mut Page) -> PageResult {
+        let Some(value) = value else { return PageResult::Missing };
         let Some(key) = &self.key else {
             // A value of another length is not the page, and the hash check finds that out.
             let length = value.len().min(PAGE_SIZE);
             into[..length].copy_from_slice(&value[..length]);
             into[length..].fill(0);
-            return Fate::Good;
+            return PageResult::Good;
         };
         let Some((number, rest)) = value.split_first_chunk::<8>() else {
-            return Fate::NotAuthentic;
+            return PageResult::NotAuthentic;
         };
         let Some((content, tag)) = rest.split_first_chunk::<PAGE_SIZE>() else {
-            return Fate::NotAuthentic;
+            return PageResult::NotAuthentic;
         };
-        let Ok(tag) = tag.try_into() else { return Fate::NotAuthentic };
+        let Ok(tag) = tag.try_into() else { return PageResult::NotAuthentic };
         into.copy_from_slice(content);
         let seal = Seal { number: u64::from_le_bytes(*number), tag };
         match key.open(self.index, page, &seal, into) {
-            Ok(()) => Fate::Good,
-            Err(_) => Fate::NotAuthentic,
+            Ok(()) => PageResult::Good,
+            Err(_) => PageResult::NotAuthentic,
         }
     }
 
@@ -376,7 +376,7 @@ impl RemoteTier {
         let mut client = Client::new(shared.server.clone());
         client.run(&mut request);
         let [Request { outcome, .. }] = request;
-        let fate = match outcome {
+        let result = match outcome {
             Outcome::Done(answer) => {
                 shared.unpack(page, readers::values(&answer).next().flatten(), into)
             }
@@ -386,7 +386,7 @@ impl RemoteTier {
         };
         shared.note_read(1, began);
         shared.injector.flip(into);
-        fate.error().map_or(Ok(()), Err)
+        result.error().map_or(Ok(()), Err)
     }
 
     /// Removes all keys at the end of the run. Afterwards nothing can be read or written.

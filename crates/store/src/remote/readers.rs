@@ -205,8 +205,8 @@ fn take(remote: &Remote, job: &mut Job, part: &Part, answer: &Value) {
     let mut values = values(answer);
     for &page in &part.pages {
         let number = job.from.page + u32::from(page);
-        let (into, fate) = job.page_mut(usize::from(page));
-        *fate = remote.unpack(number, values.next().flatten(), into);
+        let (into, result) = job.page_mut(usize::from(page));
+        *result = remote.unpack(number, values.next().flatten(), into);
     }
 }
 
