@@ -340,7 +340,7 @@ impl Runner<'_> {
         };
         let stderr = File::create(&said).map_err(cannot)?;
         command.stdin(stdin).stdout(Stdio::null()).stderr(stderr);
-        process::attend(&mut command);
+        process::prepare_child(&mut command);
         let began = Instant::now();
         let mut child = command.spawn().map_err(cannot)?;
         let status = loop {

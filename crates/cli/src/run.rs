@@ -228,7 +228,7 @@ impl Ground {
         let signals = Signals::take(&TAKEN)
             .map_err(|error| failed(format!("cannot take signals: {error}")))?;
         inherited::keep_going();
-        let limits = Limits::shed();
+        let limits = Limits::lift();
         if let Some(number) = Limit::Descriptors.now().filter(|&number| number < DESCRIPTORS_MIN) {
             return Err(failed(format!(
                 "the limit of descriptors (ulimit -Hn) is {number}, but ebb needs {DESCRIPTORS_MIN}; raise it: \
@@ -332,7 +332,7 @@ fn start(
     let mut supervisor = supervisor.map_err(|reason| (FAILED, reason))?;
     let command = || {
         let mut command = command(path, words, &folder, pool_bytes);
-        process::attend(&mut command);
+        process::prepare_child(&mut command);
         limits.keep_for(&mut command);
         command
     };

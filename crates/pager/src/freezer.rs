@@ -43,7 +43,7 @@ use crate::patience::{Moment, Patience, Wait};
 use crate::seam::Clock;
 use crate::server::Pager;
 use ebb_sys::proc;
-use ebb_sys::trace::{self, News, Rest, Stop};
+use ebb_sys::trace::{self, Rest, Stop, TraceeChange};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ impl FrozenThread {
     /// Returns whether the thread will never stop. It has ended, it is a zombie thread group
     /// leader, or its number belongs to another thread.
     fn is_over(&self) -> bool {
-        !trace::is_held(self.thread) || proc::state(self.thread) == Some('Z')
+        !trace::is_tracee(self.thread) || proc::state(self.thread) == Some('Z')
     }
 }
 
@@ -185,7 +185,7 @@ impl Freezer {
     fn see(&mut self, clock: &Clock) {
         while self.traces {
             match trace::next() {
-                News::Stands(thread, stop) => {
+                TraceeChange::Stopped(thread, stop) => {
                     let rest = self.rests.iter().position(|rest| rest.thread() == thread);
                     if let Some(rest) = rest {
                         let rest = self.rests.swap_remove(rest);
@@ -194,15 +194,15 @@ impl Freezer {
                     }
                     match self.frozen.iter_mut().find(|frozen| frozen.thread == thread) {
                         Some(frozen) => frozen.stopped = Some((stop, clock.now(), clock.moment())),
-                        None => self.rests.extend(trace::let_go(thread, stop)),
+                        None => self.rests.extend(trace::release(thread, stop)),
                     }
                 }
-                News::Ended(thread) => {
+                TraceeChange::Ended(thread) => {
                     self.frozen.retain(|frozen| frozen.thread != thread);
                     self.rests.retain(|rest| rest.thread() != thread);
                 }
-                News::NoneYet => break,
-                News::NoTracees => {
+                TraceeChange::NoneYet => break,
+                TraceeChange::NoTracees => {
                     self.frozen.clear();
                     self.rests.clear();
                     self.traces = false;
@@ -219,7 +219,7 @@ impl Freezer {
             self.frozen.extract_if(.., |frozen| frozen.stopped.is_some() || frozen.is_over())
         {
             let Some((stop, since, _)) = frozen.stopped else { continue };
-            self.rests.extend(trace::let_go(frozen.thread, stop));
+            self.rests.extend(trace::release(frozen.thread, stop));
             let us = (now - since).as_micros() as u64;
             counters::add(&pager.counters.freezer_us, us);
             pager.counters.longest_freeze_us.fetch_max(us, Relaxed);
@@ -245,7 +245,7 @@ impl Freezer {
         }
         self.traces = true;
         // A thread that another process traces already stays with that process.
-        let frozen = process.hold(&meant).into_iter();
+        let frozen = process.freeze(&meant).into_iter();
         self.frozen.extend(frozen.map(|thread| FrozenThread { thread, stopped: None }));
     }
 
@@ -365,7 +365,7 @@ mod tests {
         assert!(freezer.meant(proc::threads(child.id()), None, runs).is_empty());
         eventually("a thread that runs", || {
             let meant = freezer.meant(proc::threads(child.id()), Some(u32::MAX), runs);
-            let frozen = meant.into_iter().filter(|&thread| trace::hold(thread).is_ok());
+            let frozen = meant.into_iter().filter(|&thread| trace::seize(thread).is_ok());
             freezer.frozen.extend(frozen.map(|thread| FrozenThread { thread, stopped: None }));
             freezer.is_on()
         });
@@ -378,11 +378,11 @@ mod tests {
         // FREEZER-5: the thread now counts as one that is not meant to be frozen.
         let frozen = freezer.frozen.pop().unwrap();
         let (stop, ..) = frozen.stopped.expect("it stands");
-        assert!(trace::let_go(frozen.thread, stop).is_none(), "it is in no call");
-        trace::hold(child.id()).unwrap();
+        assert!(trace::release(frozen.thread, stop).is_none(), "it is in no call");
+        trace::seize(child.id()).unwrap();
         eventually("the end of a hold, after which another is possible", || {
             freezer.see(&clock);
-            trace::hold(child.id()).is_ok()
+            trace::seize(child.id()).is_ok()
         });
         child.kill().unwrap();
         child.wait().unwrap();

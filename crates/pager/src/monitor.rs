@@ -318,7 +318,7 @@ impl Monitor {
         mms.iter().for_each(|mm| mm.sweep_slots());
         for mm in mms {
             if let Some(link) = mm.link.get()
-                && let Some(code) = mm.process().and_then(Process::deserted)
+                && let Some(code) = mm.process().and_then(Process::exit_code_of_leader)
             {
                 link.leave(code);
             }

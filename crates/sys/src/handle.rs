@@ -245,7 +245,7 @@ impl Handle {
 
     /// Returns the exit code if the first thread has ended and at most one other thread is left.
     #[must_use]
-    pub fn deserted(&self) -> Option<u8> {
+    pub fn exit_code_of_leader(&self) -> Option<u8> {
         let text = self.text("stat").ok()?;
         (proc::parse_state(&text)? == 'Z' && self.thread_numbers().len() <= 2)
             .then(|| proc::parse_exit_code(&text))?
@@ -293,11 +293,13 @@ mod tests {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
         let stands = |state| eventually_is("its state", Some(state), || handle.state(None));
-        crate::trace::hold(child.id()).unwrap();
+        crate::trace::seize(child.id()).unwrap();
         stands('t');
         assert!(!handle.is_stopped(None) && !handle.is_stopped(Some(child.id())));
-        let crate::trace::News::Stands(_, stop) = crate::trace::next() else { panic!("it stands") };
-        assert!(crate::trace::let_go(child.id(), stop).is_none());
+        let crate::trace::TraceeChange::Stopped(_, stop) = crate::trace::next() else {
+            panic!("it stands")
+        };
+        assert!(crate::trace::release(child.id(), stop).is_none());
         assert!(!handle.is_stopped(None));
         handle.signal(libc::SIGSTOP).unwrap();
         stands('T');

@@ -80,19 +80,19 @@ mod tests {
     #[test]
     fn only_tied_processes_end_with_the_lifeline() {
         let line = Lifeline::new().expect("a pipe");
-        let (mut tied, mut also, mut let_go) = (sleeper(), sleeper(), sleeper());
+        let (mut tied, mut also, mut released) = (sleeper(), sleeper(), sleeper());
         let tie = |child: &Child| line.tie(&Handle::open(child.id()).expect("it runs"));
         let held = [tie(&tied).expect("it is there"), tie(&also).expect("it is there")];
-        drop(tie(&let_go).expect("it is there"));
+        drop(tie(&released).expect("it is there"));
         assert!(tied.try_wait().expect("a child").is_none(), "before the line breaks");
         drop(line);
         for child in [&mut tied, &mut also] {
             assert_eq!(child.wait().expect("a child").signal(), Some(libc::SIGKILL));
         }
         ebb_testing::give_time(std::time::Duration::from_millis(50));
-        assert!(let_go.try_wait().expect("a child").is_none());
-        let_go.kill().expect("it runs");
-        let_go.wait().expect("it ends");
+        assert!(released.try_wait().expect("a child").is_none());
+        released.kill().expect("it runs");
+        released.wait().expect("it ends");
         drop(held);
     }
 

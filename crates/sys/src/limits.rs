@@ -80,7 +80,7 @@ impl Limits {
     /// Lifts the limits of this process: entirely if permitted, else up to the hard limits. Returns
     /// the earlier limits.
     #[must_use]
-    pub fn shed() -> Self {
+    pub fn lift() -> Self {
         let limits = ALL.map(Limit::get);
         for (limit, was) in ALL.into_iter().zip(limits) {
             let none =
@@ -124,7 +124,7 @@ mod tests {
         unsafe {
             command.pre_exec(|| {
                 Limit::CpuTime.set(libc::rlimit { rlim_cur: 100, rlim_max: 200 });
-                let was = Limits::shed();
+                let was = Limits::lift();
                 assert!(Limit::CpuTime.now().is_none_or(|now| now == 200));
                 was.restore();
                 Ok(())

@@ -483,7 +483,7 @@ pub fn threads(pid: u32) -> Vec<(u32, char)> {
 /// Returns the exit code of a process whose first thread has ended and which has at most one other
 /// thread.
 #[must_use]
-pub fn deserted(pid: u32) -> Option<u8> {
+pub fn exit_code_of_leader(pid: u32) -> Option<u8> {
     if state(pid) != Some('Z') {
         return None;
     }

@@ -170,9 +170,10 @@ pub fn group_of(thread: u32) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Prepares `command` as [`attend`] does, and disables huge pages for the program and its children.
+/// Prepares `command` as [`prepare_child`] does, and disables huge pages for the program and its
+/// children.
 pub fn confine(command: &mut Command) {
-    attend(command);
+    prepare_child(command);
     // SAFETY: the hook only calls the kernel.
     unsafe {
         command.pre_exec(|| {
@@ -184,7 +185,7 @@ pub fn confine(command: &mut Command) {
 
 /// Has the program started by `command` killed when this thread ends. Gives the program the signal
 /// dispositions and standard streams that this process inherited.
-pub fn attend(command: &mut Command) {
+pub fn prepare_child(command: &mut Command) {
     // SAFETY: the hook only calls the kernel.
     unsafe {
         command.pre_exec(|| {

@@ -3,9 +3,9 @@
 //! All calls for a traced thread must come from one thread of this process. If the tracing thread
 //! ends, the kernel releases every thread that it traced.
 //!
-//! * PTRACE-1: freezing may make a system call of the thread give up. [`let_go`] repairs such a
-//!   call (`cut_short.rs`). If a signal is pending for the thread, [`let_go`] leaves the call as it
-//!   is. The signal would have made the call give up as well.
+//! * PTRACE-1: freezing may make a system call of the thread give up. [`release`] repairs such a
+//!   call (`cut_short.rs`). If a signal is pending for the thread, [`release`] leaves the call as
+//!   it is. The signal would have made the call give up as well.
 
 use crate::cut_short::{self, Remedy};
 use crate::proc;
@@ -35,7 +35,7 @@ fn set_registers(thread: u32, registers: &Registers) -> io::Result<()> {
 ///
 /// If the thread starts another with `CLONE_PTRACE` before it stops, the kernel traces that one,
 /// too. [`next`] reports it.
-pub fn hold(thread: u32) -> io::Result<()> {
+pub fn seize(thread: u32) -> io::Result<()> {
     ptrace(libc::PTRACE_SEIZE, thread, libc::PTRACE_O_TRACESYSGOOD as usize)?;
     // The thread may have ended in between: `next` finds out.
     let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0);
@@ -72,14 +72,14 @@ impl Stop {
     }
 }
 
-/// News of the threads that this thread traces.
+/// Change of a thread that this thread traces.
 #[derive(Debug, PartialEq, Eq)]
-pub enum News {
+pub enum TraceeChange {
     /// This thread has stopped.
-    Stands(u32, Stop),
+    Stopped(u32, Stop),
     /// This thread has ended.
     Ended(u32),
-    /// There is no news at the moment.
+    /// There is no change at the moment.
     NoneYet,
     /// This thread traces no thread and has no child.
     NoTracees,
@@ -87,23 +87,23 @@ pub enum News {
 
 /// Returns the next change of a traced thread, each once. Also reports children of this thread that
 /// end, and takes their status.
-pub fn next() -> News {
+pub fn next() -> TraceeChange {
     let mut status = 0;
     let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
     // SAFETY: the status outlives the call, which does not wait.
     let got = unsafe { libc::waitpid(-1, &raw mut status, flags) };
     match u32::try_from(got) {
-        Err(_) => News::NoTracees,
-        Ok(0) => News::NoneYet,
-        Ok(thread) if libc::WIFSTOPPED(status) => News::Stands(thread, Stop::of(status)),
-        Ok(thread) => News::Ended(thread),
+        Err(_) => TraceeChange::NoTracees,
+        Ok(0) => TraceeChange::NoneYet,
+        Ok(thread) if libc::WIFSTOPPED(status) => TraceeChange::Stopped(thread, Stop::of(status)),
+        Ok(thread) => TraceeChange::Ended(thread),
     }
 }
 
 /// Returns whether this thread still traces `thread`. A thread other than the first that calls
 /// execve takes the first one's number. The kernel then reports nothing for the old number.
 #[must_use]
-pub fn is_held(thread: u32) -> bool {
+pub fn is_tracee(thread: u32) -> bool {
     let flags = libc::__WALL | libc::WNOHANG | libc::WNOWAIT | libc::WSTOPPED | libc::WEXITED;
     // SAFETY: a plain structure, for which all zeros is valid.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -123,7 +123,7 @@ pub struct Rest {
 
 /// Releases a stopped thread. Returns the rest of its system call, if the thread must do that
 /// before the final release.
-pub fn let_go(thread: u32, stop: Stop) -> Option<Rest> {
+pub fn release(thread: u32, stop: Stop) -> Option<Rest> {
     let remedy = match stop {
         Stop::Asked => registers(thread).map_or(Remedy::None, |found| cut_short::remedy(&found)),
         _ => Remedy::None,
@@ -187,23 +187,23 @@ mod tests {
         let mut output = child.stdout.take().unwrap();
         let mut bytes = [0; 4096];
         output.read_exact(&mut bytes).unwrap();
-        hold(child.id()).unwrap();
-        assert!(hold(child.id()).is_err(), "held already");
+        seize(child.id()).unwrap();
+        assert!(seize(child.id()).is_err(), "held already");
         let state = || crate::proc::state(child.id());
         eventually_is("its state", Some('t'), state);
-        assert!(is_held(child.id()));
-        let News::Stands(thread, stop) = next() else { panic!("it stands") };
+        assert!(is_tracee(child.id()));
+        let TraceeChange::Stopped(thread, stop) = next() else { panic!("it stands") };
         assert_eq!((thread, stop), (child.id(), Stop::Asked));
-        assert_eq!(next(), News::NoneYet, "told once");
-        assert!(let_go(thread, stop).is_none());
+        assert_eq!(next(), TraceeChange::NoneYet, "told once");
+        assert!(release(thread, stop).is_none());
         for _ in 0..100 {
             output.read_exact(&mut bytes).unwrap();
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(hold(child.id()).is_err());
-        assert!(!is_held(child.id()));
-        assert_eq!(next(), News::NoTracees);
+        assert!(seize(child.id()).is_err());
+        assert!(!is_tracee(child.id()));
+        assert_eq!(next(), TraceeChange::NoTracees);
     }
 
     /// Freezes a waiting thread and releases it. Returns whether it had the rest of a call to do.
@@ -211,23 +211,23 @@ mod tests {
     fn disturb(thread: u32, stands: impl FnOnce(), goes_on: impl FnOnce()) -> bool {
         let held = || {
             eventually_some("the thread to stand", || match next() {
-                News::Stands(_, stop) => Some(stop),
-                News::NoneYet => None,
+                TraceeChange::Stopped(_, stop) => Some(stop),
+                TraceeChange::NoneYet => None,
                 news => panic!("{news:?}"),
             })
         };
         // If a stop signal or SIGCONT meanwhile hits the thread, it stops for that first.
         let stop = eventually_some("it to stand as asked", || {
-            hold(thread).unwrap();
+            seize(thread).unwrap();
             let stop = held();
             if stop == Stop::Asked {
                 return Some(stop);
             }
-            assert!(let_go(thread, stop).is_none());
+            assert!(release(thread, stop).is_none());
             None
         });
         stands();
-        let Some(rest) = let_go(thread, stop) else { return false };
+        let Some(rest) = release(thread, stop) else { return false };
         // The thread is at the entry of the call.
         let mut rest = rest.go_on(held());
         goes_on();

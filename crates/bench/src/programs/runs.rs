@@ -159,7 +159,7 @@ impl Runner {
         command.current_dir(&folder).envs([("LC_ALL", "C"), ("PYTHONHASHSEED", "0")]);
         command.env("PERL_HASH_SEED", "0").stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(errors);
-        process::attend(&mut command);
+        process::prepare_child(&mut command);
         // An earlier run may have left this socket.
         let _ = std::fs::remove_file(folder.join("redis.sock"));
         let look = place == Environment::Plain && cgroup.is_none();

@@ -92,7 +92,7 @@ pub trait Process: Debug + Send + Sync {
     /// killed when the lifeline breaks. A simulated process has none.
     fn tie(&self, lifeline: &Lifeline) -> io::Result<Option<OwnedFd>>;
     /// Freezes threads as soon as they run in user mode. Returns the threads for which that worked.
-    fn hold(&self, threads: &[u32]) -> Vec<u32>;
+    fn freeze(&self, threads: &[u32]) -> Vec<u32>;
     /// Returns its threads with their states.
     fn threads(&self) -> Vec<(u32, char)>;
     /// Whether it has this thread.
@@ -105,7 +105,7 @@ pub trait Process: Debug + Send + Sync {
     /// Whether the kernel refuses to open its memory now. It refuses that for a child, too.
     fn is_hidden(&self) -> bool;
     /// Returns its exit code if its first thread has ended and at most one other is left.
-    fn deserted(&self) -> Option<u8>;
+    fn exit_code_of_leader(&self) -> Option<u8>;
     /// Returns its name.
     fn name(&self) -> String;
 }
@@ -312,10 +312,10 @@ impl Process for Known {
         lifeline.tie(&self.handle).map(Some)
     }
 
-    fn hold(&self, threads: &[u32]) -> Vec<u32> {
+    fn freeze(&self, threads: &[u32]) -> Vec<u32> {
         let Ok(way) = Way::into(&self.handle) else { return Vec::new() };
-        let hold = |&thread: &u32| self.handle.has_thread(thread) && trace::hold(thread).is_ok();
-        let held: Vec<u32> = way.with(|| threads.iter().copied().filter(hold).collect());
+        let seize = |&thread: &u32| self.handle.has_thread(thread) && trace::seize(thread).is_ok();
+        let held: Vec<u32> = way.with(|| threads.iter().copied().filter(seize).collect());
         // The number may belong to another process by now, or the process has executed another
         // program. Such a thread is released as soon as it is frozen (`freezer.rs`, FREEZER-5).
         // This does not wait for it: a thread about to wait for a child freezes only when the child
@@ -355,8 +355,8 @@ impl Process for Known {
         look(&self.handle, Handle::memory).is_err()
     }
 
-    fn deserted(&self) -> Option<u8> {
-        self.handle.deserted()
+    fn exit_code_of_leader(&self) -> Option<u8> {
+        self.handle.exit_code_of_leader()
     }
 
     fn name(&self) -> String {

@@ -392,7 +392,7 @@ impl Process for FakeProcess {
         self.world.lock().killed = true;
     }
 
-    fn hold(&self, _: &[u32]) -> Vec<u32> {
+    fn freeze(&self, _: &[u32]) -> Vec<u32> {
         Vec::new()
     }
 
@@ -420,7 +420,7 @@ impl Process for FakeProcess {
         !world.spaces[self.id].alive || world.spaces[self.id].hidden
     }
 
-    fn deserted(&self) -> Option<u8> {
+    fn exit_code_of_leader(&self) -> Option<u8> {
         None
     }
 
