@@ -12,7 +12,7 @@
 //!   The process gets all of its memory back and goes on.
 
 use crate::folder::Folder;
-use crate::run::{self, FAILED, Ground, Refusal, Supervisor};
+use crate::run::{self, FAILED, Refusal, Resources, Supervisor};
 use crate::stat::{self, ask};
 use crate::{doctor, exec};
 use ebb_control::{Bound, Client, ControlError, Limits, Patience, Request};
@@ -193,7 +193,7 @@ fn start(pid: u32, wanted: &Config, events: Option<&Path>) -> Result<ExitCode, R
     let members = if wanted.tree { with_all_below(pid) } else { vec![pid] };
     let resident =
         resident_bytes(&members).map_err(|error| cannot("measure the process", error))?;
-    let Ground { signals, nothing, folder, .. } = Ground::lay(pid)?;
+    let Resources { signals, nothing, folder, .. } = Resources::prepare(pid)?;
     let config = Config {
         socket: folder.socket(),
         root: Some(pid),
@@ -208,7 +208,7 @@ fn start(pid: u32, wanted: &Config, events: Option<&Path>) -> Result<ExitCode, R
     let cannot = |reason| failed(format!("process {pid}: {reason}; the process is unchanged"));
     permit_socket(&members, &folder);
     let told = SupervisorMessage::Attach(pid).send(&supervisor.socket);
-    match told.and_then(|()| run::hear(&supervisor.socket, &supervisor.pager_life)) {
+    match told.and_then(|()| run::receive(&supervisor.socket, &supervisor.pager_life)) {
         Ok(SupervisorMessage::Ready) => {}
         Ok(SupervisorMessage::Failed(reason)) => return Err(cannot(explained(reason))),
         Ok(other) => {
@@ -321,7 +321,7 @@ fn await_others(supervisor: &mut Supervisor, attached: &Attached) -> Result<Exit
         let _ = poll(&mut waiting, None);
         let [spoke, life, signal] = waiting.map(|fd| !fd.revents().is_empty());
         if spoke || life {
-            return match run::hear(&supervisor.socket, &supervisor.pager_life) {
+            return match run::receive(&supervisor.socket, &supervisor.pager_life) {
                 Ok(_) => Ok(ExitCode::SUCCESS),
                 Err(_) => Err(pager_ended(supervisor, attached)),
             };
@@ -363,7 +363,7 @@ fn watch(supervisor: &mut Supervisor, attached: &Attached) -> Result<ExitCode, R
         }
         if signal && supervisor.is_to_end() {
             let told = SupervisorMessage::Detach.send(&supervisor.socket);
-            match told.and_then(|()| run::hear(&supervisor.socket, &supervisor.pager_life)) {
+            match told.and_then(|()| run::receive(&supervisor.socket, &supervisor.pager_life)) {
                 Ok(SupervisorMessage::Failed(reason)) => {
                     crate::tell(format_args!(
                         "cannot give process {pid} back: {reason}; it stays within its limit"

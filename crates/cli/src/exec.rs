@@ -14,7 +14,7 @@
 //!   process is identified by a PID alone, because a PID can be reused.
 
 use crate::folder::Folder;
-use crate::run::{self, FAILED, Ground, Refusal, Supervisor, Watchers, limit_of_time};
+use crate::run::{self, FAILED, Outputs, Refusal, Resources, Supervisor, limit_of_time};
 use ebb_agent::protocol::ENV_SOCKET;
 use ebb_pager::patience::Patience;
 use ebb_pager::{Config, SupervisorMessage};
@@ -36,7 +36,7 @@ const KILLS: u32 = 100;
 /// the supervisor, and after a failure also in this process.
 pub fn start(
     config: Config,
-    watchers: Watchers,
+    outputs: Outputs,
     path: &Path,
     words: &[OsString],
     inherited: Vec<OwnedFd>,
@@ -50,18 +50,18 @@ pub fn start(
                 .into(),
         ));
     }
-    let ground = Ground::lay(own)?;
-    let config = Config { socket: ground.folder.socket(), root: Some(own), ..config };
+    let resources = Resources::prepare(own)?;
+    let config = Config { socket: resources.folder.socket(), root: Some(own), ..config };
     let pool_bytes = config.pool_bytes;
     let cannot = |what: &str, error| failed(format!("cannot {what}: {error}"));
     let program = Pidfd::open(own).map_err(|error| cannot("watch the program", error))?;
     let (line, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
     if process::double_fork().map_err(|error| cannot("start the supervisor", error))? {
         drop((line, inherited));
-        return Ok(watch(config, watchers, ground, own, &program, other));
+        return Ok(watch(config, outputs, resources, own, &program, other));
     }
-    drop((other, program, watchers));
-    let Ground { signals, limits, nothing, folder } = ground;
+    drop((other, program, outputs));
+    let Resources { signals, limits, nothing, folder } = resources;
     match SupervisorMessage::receive(&line) {
         Ok(SupervisorMessage::Ready) => {}
         Ok(SupervisorMessage::Failed(reason)) => return Err(failed(reason)),
@@ -95,17 +95,17 @@ fn replace(
 /// Runs the supervisor until the run has ended.
 fn watch(
     config: Config,
-    watchers: Watchers,
-    ground: Ground,
+    outputs: Outputs,
+    resources: Resources,
     pid: u32,
     program: &Pidfd,
     line: Socket,
 ) -> ExitCode {
-    let Ground { signals, nothing, folder, .. } = ground;
+    let Resources { signals, nothing, folder, .. } = resources;
     let socket = config.socket.clone();
     // Children that the process had before do not belong to the run.
     let before = proc::children(pid);
-    let supervisor = Supervisor::start(config, watchers.events, signals, &nothing);
+    let supervisor = Supervisor::start(config, outputs.events, signals, &nothing);
     inherited::leave_streams(&nothing);
     let mut supervisor = match supervisor {
         Ok(supervisor) => supervisor,
@@ -131,7 +131,7 @@ fn watch(
     // If this message does not reach the pager, the pager ends when its connection closes.
     let _ = SupervisorMessage::Running(pid).send(&supervisor.socket);
     // Start this thread only now, because a process must have one thread when it forks.
-    if let Some(listener) = watchers.metrics {
+    if let Some(listener) = outputs.metrics {
         run::serve_metrics(listener, socket.clone());
     }
     let ended = follow(&mut supervisor, pid, program);
@@ -170,7 +170,7 @@ fn follow(supervisor: &mut Supervisor, pid: u32, program: &Pidfd) -> std::io::Re
         }
     }
     SupervisorMessage::Left(status(pid, program)).send(&supervisor.socket)?;
-    run::hear(&supervisor.socket, &supervisor.pager_life).map(drop)
+    run::receive(&supervisor.socket, &supervisor.pager_life).map(drop)
 }
 
 /// Returns the program's exit status as a shell shows it, or `None` where it cannot be known.

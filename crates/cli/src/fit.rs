@@ -447,7 +447,7 @@ impl Search {
     }
 
     /// Returns the largest size below the best one. Runs in that size were too slow.
-    fn worst(&self) -> Option<u64> {
+    fn largest_too_slow(&self) -> Option<u64> {
         let best = self.best().map_or(u64::MAX, |proof| proof.memory_max_bytes);
         let lost = self.runs.iter().map(|proof| proof.memory_max_bytes).filter(|&at| at < best);
         lost.max()
@@ -458,7 +458,7 @@ impl Search {
         let most = self.peak as f64 * SPARE;
         let least = ebb_pager::MEMORY_MIN_BYTES as f64;
         let guess = self.guess();
-        let size = match (self.worst(), self.best()) {
+        let size = match (self.largest_too_slow(), self.best()) {
             (None, None) => guess,
             (None, Some(best)) => {
                 let best = best.memory_max_bytes as f64;

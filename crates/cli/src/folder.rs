@@ -56,24 +56,24 @@ impl Folder {
     /// supervisor, or of the program with `--exec` and `ebb attach`.
     pub fn create(number: u32) -> Result<Self> {
         let mut reasons = Vec::new();
-        for place in places() {
-            let made = usable(&place).map_err(Error::other).and_then(|()| {
-                sweep(&place);
-                Self::create_in(&place, number)
+        for directory in directories() {
+            let made = usable(&directory).map_err(Error::other).and_then(|()| {
+                sweep(&directory);
+                Self::create_in(&directory, number)
             });
             match made {
                 Ok(folder) => return Ok(folder),
-                Err(error) => reasons.push(format!("{}: {error}", place.display())),
+                Err(error) => reasons.push(format!("{}: {error}", directory.display())),
             }
         }
         Err(Error::other(reasons.join("; ")))
     }
 
-    fn create_in(place: &Path, number: u32) -> Result<Self> {
+    fn create_in(directory: &Path, number: u32) -> Result<Self> {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let random = u64::from_ne_bytes(random);
-        let path = place.join(format!("{}{random:016x}", prefix(number)));
+        let path = directory.join(format!("{}{random:016x}", prefix(number)));
         std::fs::DirBuilder::new().mode(0o711).create(&path)?;
         let held = hold(&path, FlockOperation::NonBlockingLockShared)?;
         // From here on `Drop` removes the folder if a later step fails.
@@ -114,8 +114,8 @@ impl Drop for Folder {
 /// Connects to the run whose supervisor is process `supervisor`, if that is a run of this user.
 pub fn client_to(supervisor: u32) -> Result<Option<Client>> {
     let prefix = prefix(supervisor);
-    for place in places().filter(|place| usable(place).is_ok()) {
-        for path in own_folders(&place, |name| name.starts_with(prefix.as_bytes())) {
+    for directory in directories().filter(|directory| usable(directory).is_ok()) {
+        for path in own_folders(&directory, |name| name.starts_with(prefix.as_bytes())) {
             match Client::connect(&path.join(SOCKET), Patience::Answer) {
                 // The number can belong to another process in another PID namespace, or to a killed
                 // run.
@@ -136,9 +136,9 @@ fn is_below(client: &Client, supervisor: u32) -> bool {
 
 /// Returns the runs of this user, each as the number in its name and the path of its socket.
 fn sockets() -> Vec<(u32, PathBuf)> {
-    let named = places()
-        .filter(|place| usable(place).is_ok())
-        .flat_map(|place| own_folders(&place, is_run_folder));
+    let named = directories()
+        .filter(|directory| usable(directory).is_ok())
+        .flat_map(|directory| own_folders(&directory, is_run_folder));
     let number = |path: &Path| path.file_name()?.to_str()?.split('-').nth(1)?.parse().ok();
     named.filter_map(|path| Some((number(&path)?, path.join(SOCKET)))).collect()
 }
@@ -202,9 +202,9 @@ fn prefix(supervisor: u32) -> String {
 }
 
 /// Returns the directories for run folders, the best first (FOLDER-6).
-fn places() -> impl Iterator<Item = PathBuf> {
+fn directories() -> impl Iterator<Item = PathBuf> {
     let named = |variable: &str| {
-        std::env::var_os(variable).filter(|place| !place.is_empty()).map(PathBuf::from)
+        std::env::var_os(variable).filter(|directory| !directory.is_empty()).map(PathBuf::from)
     };
     let user = rustix::process::geteuid();
     let own = if user.is_root() {
@@ -218,10 +218,10 @@ fn places() -> impl Iterator<Item = PathBuf> {
     named("XDG_RUNTIME_DIR").into_iter().chain(own).chain(common)
 }
 
-/// Checks that a run folder can be created in `place` (FOLDER-2). The error says why it cannot.
-fn usable(place: &Path) -> std::result::Result<(), String> {
-    let bytes = place.as_os_str().as_bytes();
-    if !place.is_absolute() {
+/// Checks that a run folder can be created in `directory` (FOLDER-2). The error says why it cannot.
+fn usable(directory: &Path) -> std::result::Result<(), String> {
+    let bytes = directory.as_os_str().as_bytes();
+    if !directory.is_absolute() {
         return Err("not an absolute path".into());
     }
     if bytes.len() > DIRECTORY_MAX {
@@ -235,13 +235,13 @@ fn usable(place: &Path) -> std::result::Result<(), String> {
     if bytes.contains(&b'$') {
         return Err("the path has a $".into());
     }
-    let stat = rustix::fs::stat(place).map_err(|error| error.to_string())?;
+    let stat = rustix::fs::stat(directory).map_err(|error| error.to_string())?;
     let user = rustix::process::geteuid();
     safe(&stat, user.as_raw())?;
-    if user.is_root() && !is_reachable_by_all(place) {
+    if user.is_root() && !is_reachable_by_all(directory) {
         return Err("other users cannot reach it".into());
     }
-    let flags = statvfs(place).map_err(|error| error.to_string())?.f_flag;
+    let flags = statvfs(directory).map_err(|error| error.to_string())?.f_flag;
     if flags.contains(StatVfsMountFlags::NOEXEC) {
         return Err("mounted with noexec".into());
     }
@@ -249,13 +249,13 @@ fn usable(place: &Path) -> std::result::Result<(), String> {
 }
 
 /// Returns whether every user can reach the entries of a directory (FOLDER-4).
-fn is_reachable_by_all(place: &Path) -> bool {
+fn is_reachable_by_all(directory: &Path) -> bool {
     const OTHERS_SEARCH: u32 = 0o001;
-    let Ok(place) = place.canonicalize() else { return false };
+    let Ok(directory) = directory.canonicalize() else { return false };
     let open = |folder: &Path| {
         rustix::fs::stat(folder).is_ok_and(|stat| stat.st_mode & OTHERS_SEARCH != 0)
     };
-    place.ancestors().all(open)
+    directory.ancestors().all(open)
 }
 
 fn safe(stat: &Stat, user: u32) -> std::result::Result<(), String> {
@@ -273,10 +273,10 @@ fn safe(stat: &Stat, user: u32) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Returns the run folders in `place` that belong to this user and that no other user can write to
-/// (FOLDER-3).
-fn own_folders(place: &Path, named: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
+/// Returns the run folders in `directory` that belong to this user and that no other user can write
+/// to (FOLDER-3).
+fn own_folders(directory: &Path, named: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
     let user = rustix::process::geteuid().as_raw();
     let own = |path: &PathBuf| {
         lstat(path).is_ok_and(|stat| {
@@ -290,8 +290,8 @@ fn own_folders(place: &Path, named: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
 }
 
 /// Removes the folders of this user's killed runs.
-fn sweep(place: &Path) {
-    for path in own_folders(place, is_run_folder) {
+fn sweep(directory: &Path) {
+    for path in own_folders(directory, is_run_folder) {
         let changed = path.metadata().and_then(|metadata| metadata.modified());
         let old = changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT_FOR));
         if !old {
@@ -346,8 +346,9 @@ mod tests {
     /// Shows that a run leaves no folder behind: the agent's image is removed, too.
     #[test]
     fn a_run_leaves_no_folder_behind() {
-        let place = tempfile::tempdir().expect("a folder");
-        let folder = Folder::create_in(place.path(), std::process::id()).expect("it can be made");
+        let directory = tempfile::tempdir().expect("a folder");
+        let folder =
+            Folder::create_in(directory.path(), std::process::id()).expect("it can be made");
         let path = folder.path.clone();
         assert!(folder.agent().is_file() && folder.image().is_file());
         drop(folder);
@@ -358,8 +359,9 @@ mod tests {
     /// folder.
     #[test]
     fn the_folder_of_a_run_is_locked_while_it_lasts() {
-        let place = tempfile::tempdir().expect("a folder");
-        let folder = Folder::create_in(place.path(), std::process::id()).expect("it can be made");
+        let directory = tempfile::tempdir().expect("a folder");
+        let folder =
+            Folder::create_in(directory.path(), std::process::id()).expect("it can be made");
         let exclusive = || hold(&folder.path, FlockOperation::NonBlockingLockExclusive);
         assert_eq!(exclusive().expect_err("locked").kind(), ErrorKind::WouldBlock);
     }

@@ -196,15 +196,15 @@ pub fn run(mut arguments: Arguments) -> ExitCode {
     if let Some(reason) = doctor::why_not() {
         return fail(FAILED, reason);
     }
-    let watchers = match Watchers::new(&arguments) {
-        Ok(watchers) => watchers,
+    let outputs = match Outputs::new(&arguments) {
+        Ok(outputs) => outputs,
         Err(reason) => return fail(FAILED, reason),
     };
     let words = &arguments.command;
     let ended = if arguments.exec == Some(true) {
-        exec::start(config, watchers, &path, words, inherited)
+        exec::start(config, outputs, &path, words, inherited)
     } else {
-        start(config, watchers, (&path, kind), words, inherited)
+        start(config, outputs, (&path, kind), words, inherited)
     };
     ended.unwrap_or_else(|(status, reason)| fail(status, reason))
 }
@@ -213,17 +213,17 @@ pub fn run(mut arguments: Arguments) -> ExitCode {
 pub type Refusal = (u8, String);
 
 /// Resources of a run that exist before its pager starts.
-pub struct Ground {
+pub struct Resources {
     pub signals: Signals,
     pub limits: Limits,
     pub nothing: File,
     pub folder: Folder,
 }
 
-impl Ground {
+impl Resources {
     /// Makes the resources of the run with this number. From here on the signals in `TAKEN` do not
     /// end this process, so that the process can remove the folder.
-    pub fn lay(number: u32) -> Result<Self, Refusal> {
+    pub fn prepare(number: u32) -> Result<Self, Refusal> {
         let failed = |reason: String| (FAILED, reason);
         let signals = Signals::take(&TAKEN)
             .map_err(|error| failed(format!("cannot take signals: {error}")))?;
@@ -248,14 +248,14 @@ impl Ground {
 }
 
 /// Outputs that show the run to others while it lasts.
-pub struct Watchers {
+pub struct Outputs {
     /// Listener of the server for the figures.
     pub metrics: Option<TcpListener>,
     /// File of the events. The supervisor writes the event of the pager's end there.
     pub events: Option<File>,
 }
 
-impl Watchers {
+impl Outputs {
     /// Opens the outputs before any process of the run starts, so that a failure starts nothing.
     fn new(arguments: &Arguments) -> Result<Self, String> {
         let events = arguments.events.as_ref().map(|path| {
@@ -320,15 +320,15 @@ pub fn not_started(path: &Path, error: &std::io::Error) -> Refusal {
 /// Starts the pager and the program, and watches over them.
 fn start(
     config: Config,
-    watchers: Watchers,
+    outputs: Outputs,
     (path, kind): (&Path, Kind),
     words: &[OsString],
     inherited: Vec<OwnedFd>,
 ) -> Result<ExitCode, Refusal> {
-    let Ground { signals, limits, nothing, folder } = Ground::lay(std::process::id())?;
+    let Resources { signals, limits, nothing, folder } = Resources::prepare(std::process::id())?;
     let config = Config { socket: folder.socket(), ..config };
     let pool_bytes = config.pool_bytes;
-    let supervisor = Supervisor::start(config, watchers.events, signals, &nothing);
+    let supervisor = Supervisor::start(config, outputs.events, signals, &nothing);
     let mut supervisor = supervisor.map_err(|reason| (FAILED, reason))?;
     let command = || {
         let mut command = command(path, words, &folder, pool_bytes);
@@ -346,7 +346,7 @@ fn start(
     drop(inherited);
     inherited::leave_streams(&nothing);
     // Start this thread only now, because a process must have one thread when it forks.
-    if let Some(listener) = watchers.metrics {
+    if let Some(listener) = outputs.metrics {
         serve_metrics(listener, folder.socket());
     }
     Ok(supervisor.watch(&program))
@@ -577,7 +577,7 @@ impl Supervisor {
             .map_err(|error| cannot("watch the pager", error))?;
         let start = SupervisorMessage::Start(Box::new(config));
         start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
-        match hear(&socket, &pager_life) {
+        match receive(&socket, &pager_life) {
             Ok(SupervisorMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, events }),
             Ok(SupervisorMessage::Failed(reason)) => Err(reason),
             Ok(other) => Err(format!("the pager sent an unexpected message: {other:?}")),
@@ -684,7 +684,7 @@ impl Supervisor {
 
     fn finish(&mut self, program: u32, status: i32) -> ExitCode {
         let told = SupervisorMessage::Ended(status).send(&self.socket);
-        match told.and_then(|()| hear(&self.socket, &self.pager_life)) {
+        match told.and_then(|()| receive(&self.socket, &self.pager_life)) {
             Ok(SupervisorMessage::Reported { failed: true }) => ExitCode::from(FAILED),
             Ok(_) => ExitCode::from(status as u8),
             Err(_) => {
@@ -706,7 +706,7 @@ pub fn limit_of_time() -> String {
 }
 
 /// Returns the next message of the pager, or an error if the pager ends first.
-pub fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<SupervisorMessage> {
+pub fn receive(socket: &Socket, life: &Pidfd) -> std::io::Result<SupervisorMessage> {
     loop {
         let mut waiting = [PollFd::new(socket, PollFlags::IN), PollFd::new(life, PollFlags::IN)];
         // After an interruption the loop polls again.

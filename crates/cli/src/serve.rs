@@ -157,18 +157,18 @@ impl Server {
     /// Serves a caller as far as possible. Returns false when the caller is to be closed.
     fn serve(&mut self, caller: &mut Caller) -> bool {
         if caller.answer.is_none() {
-            match caller.hear() {
-                Heard::Nothing => return true,
-                Heard::Gone => return false,
-                Heard::Wrong(status) => {
+            match caller.read() {
+                Parsed::Incomplete => return true,
+                Parsed::Gone => return false,
+                Parsed::Wrong(status) => {
                     caller.answer = Some((answer(status, PLAIN, status, true), 0))
                 }
-                Heard::Asked { path, with_body } => {
+                Parsed::Request { path, with_body } => {
                     caller.answer = Some((self.answer_to(&path, with_body), 0));
                 }
             }
         }
-        caller.tell()
+        caller.write()
     }
 
     fn answer_to(&mut self, path: &str, with_body: bool) -> Vec<u8> {
@@ -208,13 +208,13 @@ fn ask(socket: &Path) -> std::result::Result<String, String> {
 
 /// State of a caller's request.
 #[derive(PartialEq, Eq, Debug)]
-enum Heard {
+enum Parsed {
     /// The request is not complete yet.
-    Nothing,
+    Incomplete,
     Gone,
     /// The request is wrong. This status is the answer.
     Wrong(&'static str),
-    Asked {
+    Request {
         path: String,
         with_body: bool,
     },
@@ -222,26 +222,26 @@ enum Heard {
 
 impl Caller {
     /// Reads the bytes that have arrived.
-    fn hear(&mut self) -> Heard {
+    fn read(&mut self) -> Parsed {
         let mut bytes = [0; 2048];
         loop {
             match self.stream.read(&mut bytes) {
-                Ok(0) => return Heard::Gone,
+                Ok(0) => return Parsed::Gone,
                 Ok(got) => self.request.extend_from_slice(&bytes[..got]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
-                Err(_) => return Heard::Gone,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Parsed::Incomplete,
+                Err(_) => return Parsed::Gone,
             }
-            match understood(&self.request) {
-                Heard::Nothing => {}
-                heard => return heard,
+            match parse(&self.request) {
+                Parsed::Incomplete => {}
+                parsed => return parsed,
             }
         }
     }
 
     /// Sends as much of the answer as possible. Returns false when all is sent or the client has
     /// gone.
-    fn tell(&mut self) -> bool {
+    fn write(&mut self) -> bool {
         let Some((answer, sent)) = &mut self.answer else { return true };
         while *sent < answer.len() {
             match self.stream.write(&answer[*sent..]) {
@@ -256,23 +256,23 @@ impl Caller {
 }
 
 /// Parses the bytes of a request that have arrived.
-fn understood(bytes: &[u8]) -> Heard {
+fn parse(bytes: &[u8]) -> Parsed {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {
             let path = request.path.unwrap_or_default().to_owned();
             match request.method {
-                Some("GET") => Heard::Asked { path, with_body: true },
-                Some("HEAD") => Heard::Asked { path, with_body: false },
-                _ => Heard::Wrong("405 Method Not Allowed"),
+                Some("GET") => Parsed::Request { path, with_body: true },
+                Some("HEAD") => Parsed::Request { path, with_body: false },
+                _ => Parsed::Wrong("405 Method Not Allowed"),
             }
         }
-        Ok(httparse::Status::Partial) if bytes.len() < REQUEST_MAX => Heard::Nothing,
+        Ok(httparse::Status::Partial) if bytes.len() < REQUEST_MAX => Parsed::Incomplete,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            Heard::Wrong("431 Request Header Fields Too Large")
+            Parsed::Wrong("431 Request Header Fields Too Large")
         }
-        Err(_) => Heard::Wrong("400 Bad Request"),
+        Err(_) => Parsed::Wrong("400 Bad Request"),
     }
 }
 
@@ -314,17 +314,17 @@ mod tests {
 
     #[test]
     fn bad_requests_are_answered_with_an_http_status() {
-        let get = |path: &str| Heard::Asked { path: path.into(), with_body: true };
-        assert_eq!(understood(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), get("/metrics"));
-        assert_eq!(understood(b"GET /metrics HTTP/1.1\r\nHost"), Heard::Nothing);
-        let head = Heard::Asked { path: "/".into(), with_body: false };
-        assert_eq!(understood(b"HEAD / HTTP/1.0\r\n\r\n"), head);
-        assert_eq!(understood(b"POST / HTTP/1.1\r\n\r\n"), Heard::Wrong("405 Method Not Allowed"));
-        assert_eq!(understood(b"\x16\x03\x01\x02\0"), Heard::Wrong("400 Bad Request"));
+        let get = |path: &str| Parsed::Request { path: path.into(), with_body: true };
+        assert_eq!(parse(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), get("/metrics"));
+        assert_eq!(parse(b"GET /metrics HTTP/1.1\r\nHost"), Parsed::Incomplete);
+        let head = Parsed::Request { path: "/".into(), with_body: false };
+        assert_eq!(parse(b"HEAD / HTTP/1.0\r\n\r\n"), head);
+        assert_eq!(parse(b"POST / HTTP/1.1\r\n\r\n"), Parsed::Wrong("405 Method Not Allowed"));
+        assert_eq!(parse(b"\x16\x03\x01\x02\0"), Parsed::Wrong("400 Bad Request"));
         let large = [&b"GET / HTTP/1.1\r\nX: "[..], &[b'x'; REQUEST_MAX]].concat();
         let many = "GET / HTTP/1.1\r\n".to_owned() + &"X: y\r\n".repeat(HEADERS_MAX + 1);
         for bytes in [&large[..], many.as_bytes()] {
-            assert_eq!(understood(bytes), Heard::Wrong("431 Request Header Fields Too Large"));
+            assert_eq!(parse(bytes), Parsed::Wrong("431 Request Header Fields Too Large"));
         }
     }
 

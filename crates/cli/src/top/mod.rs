@@ -16,7 +16,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 use screen::{Asked, Screen, Shows};
-use source::{News, Source, Want};
+use source::{Source, Update, Want};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -203,23 +203,23 @@ impl App {
     }
 
     fn take_news(&mut self) {
-        while let Ok(news) = self.source.news.try_recv() {
-            self.take(news);
+        while let Ok(update) = self.source.updates.try_recv() {
+            self.take(update);
         }
         let over = |word: &Word| word.until.is_some_and(|until| until < Instant::now());
         self.word = self.word.take().filter(|word| !over(word));
     }
 
-    fn take(&mut self, news: News) {
-        match news {
-            News::Runs(runs) => {
+    fn take(&mut self, update: Update) {
+        match update {
+            Update::Runs(runs) => {
                 // The chosen run stays chosen.
                 let chosen = self.runs.get(self.chosen).map(|run| run.pid);
                 let at = runs.iter().position(|run| Some(run.pid) == chosen);
                 self.chosen = at.unwrap_or(self.chosen.min(runs.len().saturating_sub(1)));
                 (self.runs, self.known) = (runs, true);
             }
-            News::View { supervisor, at, view } => {
+            Update::View { supervisor, at, view } => {
                 let Some(run) = self.followed(supervisor) else { return };
                 let there = view.processes.iter().any(|process| process.pid == run.chosen);
                 run.seen = std::mem::take(&mut run.seen).next(*view);
@@ -232,18 +232,18 @@ impl App {
                     self.source.want(want);
                 }
             }
-            News::Ended(supervisor) => {
+            Update::Ended(supervisor) => {
                 if self.followed(supervisor).is_some() {
                     self.back();
                     self.say(format!("run {supervisor} has ended"));
                 }
             }
-            News::Silent(supervisor, reason) => {
+            Update::Silent(supervisor, reason) => {
                 if let Some(run) = self.followed(supervisor) {
                     run.silent = Some(reason);
                 }
             }
-            News::Done(result) => {
+            Update::Done(result) => {
                 self.changing = false;
                 self.say(result.unwrap_or_else(|reason| reason));
             }

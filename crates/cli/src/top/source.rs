@@ -18,7 +18,7 @@ pub enum Want {
 
 /// Result of a question to the runs.
 #[derive(Debug)]
-pub enum News {
+pub enum Update {
     Runs(Vec<ps::Run>),
     View {
         supervisor: u32,
@@ -37,43 +37,43 @@ pub enum News {
 #[derive(Debug)]
 pub struct Source {
     wants: Sender<Want>,
-    pub news: Receiver<News>,
-    tell: Sender<News>,
+    pub updates: Receiver<Update>,
+    tell: Sender<Update>,
 }
 
 impl Source {
     /// Starts the thread, which asks once in `every`.
     pub fn start(want: Want, every: Duration) -> std::io::Result<Self> {
         let (wants, wanted) = channel();
-        let (tell, news) = channel();
+        let (tell, updates) = channel();
         let to = tell.clone();
         let asking = move || ask_on(want, every, &wanted, &to);
         std::thread::Builder::new().name("ask".to_owned()).spawn(asking)?;
-        Ok(Self { wants, news, tell })
+        Ok(Self { wants, updates, tell })
     }
 
     /// Has the thread ask for another subject at once.
     pub fn want(&self, want: Want) {
-        // The thread runs as long as `self.news` exists, so this cannot fail.
+        // The thread runs as long as `self.updates` exists, so this cannot fail.
         let _ = self.wants.send(want);
     }
 
-    /// Changes a run as `ebb set` does, in a thread of its own. The result comes as news.
+    /// Changes a run as `ebb set` does, in a thread of its own. The result comes as an update.
     pub fn change(&self, supervisor: u32, setting: String, done: String) {
         let to = self.tell.clone();
         let work = move || {
             let result = set::have(supervisor, &[setting]).map(|()| done);
             // The screen may be gone.
-            let _ = to.send(News::Done(result));
+            let _ = to.send(Update::Done(result));
         };
         if let Err(error) = std::thread::Builder::new().name("set".to_owned()).spawn(work) {
-            let _ = self.tell.send(News::Done(Err(format!("cannot start a thread: {error}"))));
+            let _ = self.tell.send(Update::Done(Err(format!("cannot start a thread: {error}"))));
         }
     }
 }
 
 /// Runs the thread until [`Source`] is dropped.
-fn ask_on(mut want: Want, every: Duration, wanted: &Receiver<Want>, to: &Sender<News>) {
+fn ask_on(mut want: Want, every: Duration, wanted: &Receiver<Want>, to: &Sender<Update>) {
     loop {
         if to.send(look(want)).is_err() {
             return;
@@ -88,14 +88,14 @@ fn ask_on(mut want: Want, every: Duration, wanted: &Receiver<Want>, to: &Sender<
     }
 }
 
-fn look(want: Want) -> News {
+fn look(want: Want) -> Update {
     match want {
-        Want::Runs => News::Runs(ps::runs()),
+        Want::Runs => Update::Runs(ps::runs()),
         Want::Run { supervisor, areas_of } => {
             match ask_supervisor(supervisor, &Request::View { areas_of }) {
-                Ok(view) => News::View { supervisor, at: Instant::now(), view },
-                Err(_) if has_ended(supervisor) => News::Ended(supervisor),
-                Err(reason) => News::Silent(supervisor, reason),
+                Ok(view) => Update::View { supervisor, at: Instant::now(), view },
+                Err(_) if has_ended(supervisor) => Update::Ended(supervisor),
+                Err(reason) => Update::Silent(supervisor, reason),
             }
         }
     }
