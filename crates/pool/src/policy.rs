@@ -15,7 +15,7 @@ const SPARE_PERCENT: u64 = 1;
 
 /// A page that was loaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Came {
+pub struct Loaded {
     pub page: PageId,
     /// Whether the caller will not use the page again.
     pub once: bool,
@@ -66,9 +66,9 @@ impl Policy {
     }
 
     /// Reports loaded and used pages to the engine.
-    pub fn note(&mut self, came: &[Came], frames: &Frames) {
+    pub fn note(&mut self, loaded: &[Loaded], frames: &Frames) {
         let set = &mut self.engine.set;
-        for &Came { page, once } in came {
+        for &Loaded { page, once } in loaded {
             let vpn = Vpn(page.0);
             let charge = set.zone.charge(1);
             set.zone.place(charge);

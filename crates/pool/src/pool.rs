@@ -16,9 +16,9 @@
 //! * POOL-4: when the journal begins anew, no page is dirty and no position is recorded. No load is
 //!   under way that looked up an earlier position.
 //!
-//! Lock order: `committing`, `gate`, latches of pages, `policy`, `journal`. Reclaim, which has
-//! `policy`, and commits, which have `journal`, only try latches. `placed`, `came`, `dirty` and the
-//! free frames are leaves.
+//! Lock order: `last_commit`, `gate`, latches of pages, `policy`, `journal`. Reclaim, which has
+//! `policy`, and commits, which have `journal`, only try latches. `journaled`, `loaded`, `dirty`
+//! and the free frames are leaves.
 
 use crate::ahead::Ahead;
 use crate::error::{PageId, PoolError};
@@ -26,7 +26,7 @@ use crate::frames::{Bytes, Frames};
 use crate::guards::{self, Change, Shared};
 use crate::journal::{Aligned, BATCH_MAX, Journal, Recovered};
 use crate::medium::{Disk, Medium};
-use crate::policy::{Came, Policy, Victim};
+use crate::policy::{Loaded, Policy, Victim};
 use crate::table::Table;
 use crate::word::{Found, Latch};
 use parking_lot::{Mutex, RwLock};
@@ -119,14 +119,14 @@ pub(crate) struct Inner {
     pages: AtomicU64,
     commits_begun: AtomicU64,
     /// Commits hold this lock. The value is the number of the last successful commit.
-    committing: Mutex<u64>,
+    last_commit: Mutex<u64>,
     policy: Mutex<Policy>,
     journal: Mutex<Journal>,
     /// The journal's medium, to read from without the journal's lock.
     journal_file: Arc<dyn Medium>,
     /// Pages that have a position in the journal.
-    placed: Mutex<Vec<PageId>>,
-    came: Mutex<Vec<Came>>,
+    journaled: Mutex<Vec<PageId>>,
+    loaded: Mutex<Vec<Loaded>>,
     /// Pages that became dirty; some have been written since.
     dirty: Mutex<Vec<PageId>>,
     /// Number of free frames below which reclaim works.
@@ -216,7 +216,7 @@ impl Inner {
         self.table.word(page).publish(frame, how);
         // Only now the engine may know the page, because a page known to the engine is in a frame
         // (POOL-3). Until now the engine cannot evict the page.
-        self.came.lock().push(Came { page, once });
+        self.loaded.lock().push(Loaded { page, once });
     }
 
     /// Returns the number of free frames and of pages known to the engine. Only while no other
@@ -224,7 +224,7 @@ impl Inner {
     #[cfg(test)]
     pub fn accounted(&self) -> (u64, u64) {
         let mut policy = self.policy.lock();
-        policy.note(&std::mem::take(&mut *self.came.lock()), &self.frames);
+        policy.note(&std::mem::take(&mut *self.loaded.lock()), &self.frames);
         (self.frames.free() as u64, policy.resident())
     }
 
@@ -295,8 +295,8 @@ impl Inner {
 
     /// Evicts a batch of pages. Returns how many.
     fn reclaim(&self, policy: &mut Policy, starving: bool) -> Result<usize, PoolError> {
-        let came = std::mem::take(&mut *self.came.lock());
-        policy.note(&came, &self.frames);
+        let loaded = std::mem::take(&mut *self.loaded.lock());
+        policy.note(&loaded, &self.frames);
         let victims = policy.victims(starving);
         let (mut freed, mut dirty) = (Vec::new(), Vec::new());
         for &victim in &victims {
@@ -360,10 +360,10 @@ impl Inner {
         // pages stay in their frames (POOL-2).
         let of = |&&(page, frame): &&(PageId, u32)| (page, unsafe { self.frames.bytes(frame) });
         let first = journal.append(&pages.iter().map(of).collect::<Vec<_>>(), commits)?;
-        let mut placed = self.placed.lock();
+        let mut journaled = self.journaled.lock();
         for (&&(page, _), place) in pages.iter().zip(first..) {
             if self.table.set_place(page, Some(place)) {
-                placed.push(page);
+                journaled.push(page);
             }
             self.table.word(page).set_clean();
         }
@@ -377,7 +377,7 @@ impl Inner {
             return Err(PoolError::CommitInChange);
         }
         let arrived = self.commits_begun.load(SeqCst);
-        let mut done = self.committing.lock();
+        let mut done = self.last_commit.lock();
         if *done > arrived && !move_all {
             // A commit that began after this call has made the changes durable as well.
             return Ok(());
@@ -439,11 +439,11 @@ impl Inner {
     /// Moves the pages in the journal to the file, and begins the journal anew (POOL-4). No change
     /// is under way, and no page is dirty.
     fn move_to_file(&self) -> Result<(), PoolError> {
-        let mut pages = std::mem::take(&mut *self.placed.lock());
+        let mut pages = std::mem::take(&mut *self.journaled.lock());
         pages.sort_unstable();
         let moved = self.copy_to_file(&pages);
         if let Err(error) = moved {
-            self.placed.lock().append(&mut pages);
+            self.journaled.lock().append(&mut pages);
             return Err(error);
         }
         for &page in &pages {
@@ -648,13 +648,13 @@ impl Pool {
             options,
             pages: AtomicU64::new(pages),
             commits_begun: AtomicU64::new(0),
-            committing: Mutex::new(0),
+            last_commit: Mutex::new(0),
             low: policy.low(),
             policy: Mutex::new(policy),
             journal: Mutex::new(journal),
             journal_file,
-            placed: Mutex::default(),
-            came: Mutex::default(),
+            journaled: Mutex::default(),
+            loaded: Mutex::default(),
             dirty: Mutex::default(),
             counts: Counts::default(),
         });
