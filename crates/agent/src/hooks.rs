@@ -210,13 +210,12 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     0
 }
 
-/// Makes a call that lowers a limit of the process, after the agent has joined (OWN-3). The agent
-/// needs a few descriptors, and limits are those of the process.
-fn limit(number: usize, args: [usize; 4]) -> c_int {
+/// Calls `prlimit` after the agent has joined (OWN-3). The agent needs a few descriptors, and limits
+/// are those of the process.
+fn limit([process, resource, new, old]: [usize; 4]) -> c_int {
     settle();
-    let [a, b, c, d] = args;
     // SAFETY: the caller of the hook vouches for the call.
-    let result = unsafe { call(number, [a, b, c, d, 0, 0]) };
+    let result = unsafe { call(syscall::PRLIMIT64, [process, resource, new, old, 0, 0]) };
     if result < 0 {
         set_errno(-result as c_int);
         return -1;
@@ -230,7 +229,7 @@ fn limit(number: usize, args: [usize; 4]) -> c_int {
 /// As `setrlimit`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const c_void) -> c_int {
-    limit(syscall::PRLIMIT64, [0, resource as usize, new as usize, 0])
+    limit([0, resource as usize, new as usize, 0])
 }
 
 /// Hook before glibc's `setrlimit64`, which equals `setrlimit`.
@@ -239,7 +238,7 @@ pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const c_void) -> c_int
 /// As `setrlimit64`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const c_void) -> c_int {
-    limit(syscall::PRLIMIT64, [0, resource as usize, new as usize, 0])
+    limit([0, resource as usize, new as usize, 0])
 }
 
 /// Hook before glibc's `prlimit`.
@@ -253,8 +252,7 @@ pub unsafe extern "C" fn prlimit(
     new: *const c_void,
     old: *mut c_void,
 ) -> c_int {
-    let args = [process as usize, resource as usize, new as usize, old as usize];
-    limit(syscall::PRLIMIT64, args)
+    limit([process as usize, resource as usize, new as usize, old as usize])
 }
 
 /// Hook before glibc's `prlimit64`, which equals `prlimit`.
@@ -268,6 +266,6 @@ pub unsafe extern "C" fn prlimit64(
     new: *const c_void,
     old: *mut c_void,
 ) -> c_int {
-    let args = [process as usize, resource as usize, new as usize, old as usize];
-    limit(syscall::PRLIMIT64, args)
+    // SAFETY: the caller vouches for the call.
+    unsafe { prlimit(process, resource, new, old) }
 }

@@ -105,7 +105,7 @@ impl AgentStack {
         unsafe { call(syscall::MUNMAP, [this as usize, AREA_BYTES, 0, 0, 0, 0]) };
     }
 
-    /// Returns whether no thread of the program waits for this agent yet.
+    /// Returns whether the thread that started this agent did not wait for it.
     pub fn is_later(&self) -> bool {
         self.starter.load(Relaxed) != 0
     }

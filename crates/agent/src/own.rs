@@ -10,8 +10,8 @@
 //! * OWN-2: a thread that finds the page wiped joins ([`crate::join`]), unless another thread is
 //!   already joining. A child thus joins at the first hook that it calls.
 //! * OWN-3: while the agent's thread joins by itself (AGENT-5), it alone changes the record. Each
-//!   thread of the program that needs the agent waits for that: before a hook's call, before a fork
-//!   and before a filter of system calls.
+//!   thread of the program that needs the agent waits for that: before a hook's call, a fork, a
+//!   new thread, a filter of system calls and a lower limit of resources.
 
 use crate::filter;
 use crate::join::{self, AgentStack};
