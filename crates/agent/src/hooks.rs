@@ -210,8 +210,8 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     0
 }
 
-/// Calls `prlimit` after the agent has joined (OWN-3). The agent needs a few descriptors, and limits
-/// are those of the process.
+/// Calls `prlimit` after the agent has joined (OWN-3). The agent needs a few descriptors, and
+/// limits are those of the process.
 fn limit([process, resource, new, old]: [usize; 4]) -> c_int {
     settle();
     // SAFETY: the caller of the hook vouches for the call.
