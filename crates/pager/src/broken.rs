@@ -17,6 +17,8 @@ pub enum Rule {
     Identity1,
     /// PATIENCE-1: a host that stops grants no time ([`crate::patience`]).
     Patience1,
+    /// PATIENCE-2: a thread that lacks a CPU has had no chance.
+    Patience2,
 }
 
 /// Returns whether a rule is broken: never outside tests.

@@ -159,7 +159,7 @@ impl ForeignProcess {
             return;
         }
         // A process that waits for a CPU has had no chance either.
-        if self.watch.waited(CHANCE).is_none() {
+        if self.watch.wants_cpu(CHANCE) {
             return;
         }
         self.watch = Watch::new(pid);

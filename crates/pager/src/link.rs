@@ -320,8 +320,8 @@ impl Link {
         self.shared().mapping.store(MAPPING_FREE, Release);
     }
 
-    /// Posts a batch and waits for it.
-    pub fn execute(&self, operations: &[Operation]) -> Outcome {
+    /// Posts a batch and waits for it. Waits longer while the agent wants a CPU (PATIENCE-2).
+    pub fn execute(&self, operations: &[Operation], wants_cpu: impl Fn() -> bool) -> Outcome {
         assert!(operations.len() <= BATCH_MAX);
         for (entry, operation) in self.shared().entries.iter().zip(operations) {
             let (op, a, b, len) = match *operation {
@@ -343,27 +343,22 @@ impl Link {
         self.shared().state.store(POSTED, Release);
         // If the line is full, the agent has enough messages to wake it.
         if self.line.send_now(&[TELL_BATCH]).is_err() {
-            return self.call_back();
+            return self.take_back();
         }
-        self.wait(Some(Wait::new(&self.clock, Patience::Batch)))
-    }
-
-    /// Waits for the batch under way; without `wait`, checks whether it is over.
-    pub fn wait(&self, wait: Option<Wait>) -> Outcome {
+        let [wait, longer] = [Patience::Batch, Patience::BatchWithoutCpu]
+            .map(|patience| Wait::new(&self.clock, patience));
         loop {
             let state = self.shared().state.load(Acquire);
-            if state == DONE {
-                self.shared().state.store(IDLE, Relaxed);
-                return Outcome::Done;
-            }
-            if wait.is_none_or(|wait| wait.is_over(&self.clock)) {
-                return self.call_back();
+            let is_over = wait.is_over(&self.clock);
+            if state == DONE || is_over && (longer.is_over(&self.clock) || !wants_cpu()) {
+                return self.take_back();
             }
             self.line.wait(&self.shared().state, state, LOOK);
         }
     }
 
-    fn call_back(&self) -> Outcome {
+    /// Takes back the batch under way if the agent has not started it. Returns its outcome.
+    pub fn take_back(&self) -> Outcome {
         match self.shared().state.compare_exchange(POSTED, IDLE, AcqRel, Acquire) {
             Ok(_) => Outcome::Cancelled,
             Err(DONE) => {

@@ -6,7 +6,9 @@
 //! * PATIENCE-1: Waits are measured in granted time ([`Moment`]), not in the machine's time. A
 //!   thread of the pager sleeps for one [`BEAT`] again and again. A beat that ends late counts as
 //!   one beat. A second in which the host ran no thread does not count as a second.
-//! * PATIENCE-2: If the pager waits for one thread, that thread's waits for a CPU do not count
+//! * PATIENCE-2: The machine may run the threads of Ebb that go first, and not the others. If the
+//!   pager waits for an agent, the agent's waits for a CPU do not count. Nor do kswapd's own waits
+//!   for a CPU. A thread that has run for long without the awaited progress is not excused so
 //!   ([`Watch`]).
 //! * PATIENCE-3: This file has one row for each kind of wait, with its limit ([`Patience`]).
 //!
@@ -114,6 +116,8 @@ pub enum Patience {
     Call,
     /// A batch of moves. Then the agent counts as silent for a while.
     Batch,
+    /// A batch of moves, while its agent wants a CPU. Then the agent counts as silent for a while.
+    BatchWithoutCpu,
     /// kswapd, or a page that must return, while a process is detached. Then the process stays in
     /// the run.
     Detach,
@@ -160,9 +164,12 @@ impl Patience {
             Self::Batch => Duration::from_millis(100),
             Self::Status => Duration::from_millis(200),
             Self::ResizeAgain => Duration::from_millis(250),
-            Self::Resize | Self::Reclaim | Self::NoFreeze | Self::LastLines | Self::Files => {
-                Duration::from_secs(1)
-            }
+            Self::BatchWithoutCpu
+            | Self::Resize
+            | Self::Reclaim
+            | Self::NoFreeze
+            | Self::LastLines
+            | Self::Files => Duration::from_secs(1),
             Self::Memory
             | Self::AwaitingHello
             | Self::Call
@@ -186,11 +193,6 @@ impl Patience {
     /// Whether a wait that has lasted for `time` is over.
     pub fn is_over(self, time: Duration) -> bool {
         time > self.limit()
-    }
-
-    /// Whether a wait that has lasted for `time` is over, if `excused` of it does not count.
-    pub fn is_over_but(self, time: Duration, excused: Duration) -> bool {
-        time > self.limit() + excused
     }
 
     /// Calls `look` until it returns true or the wait is over. Each call waits for one beat itself.
@@ -219,11 +221,6 @@ impl Patience {
 
     fn looks(self) -> u32 {
         (self.limit().as_millis() / BEAT.as_millis()) as u32
-    }
-
-    /// Returns the part of `time` beyond the limit.
-    pub fn beyond(self, time: Duration) -> Duration {
-        time.saturating_sub(self.limit())
     }
 }
 
@@ -262,26 +259,15 @@ impl Watch {
     /// Whether the thread has run for `time` since the start of the watch.
     pub fn has_run(&self, time: Duration) -> bool {
         let times = self.first.zip(sched::run_times(self.thread));
-        times.is_some_and(|(first, now)| now.since(&first).ran_ns >= time.as_nanos() as u64)
+        times.is_some_and(|(first, now)| now.since(&first).ran() >= time)
     }
 
-    /// Whether the watch is for this thread.
-    pub fn is_of(&self, thread: u32) -> bool {
-        self.thread == thread
-    }
-
-    /// Returns how long the thread has waited for a CPU since the start of the watch. Returns None
-    /// if it waits for one now, because it cannot make progress. A thread that has run for `proof`
-    /// without progress is not excused so.
-    pub fn waited(&self, proof: Duration) -> Option<Duration> {
-        let (Some(first), Some(now)) = (self.first, sched::run_times(self.thread)) else {
-            return Some(Duration::ZERO);
-        };
-        let times = now.since(&first);
-        // The kernel counts a wait only when it is over.
-        let wants = proc::state(self.thread) == Some('R');
-        let proven = Duration::from_nanos(times.ran_ns) >= proof;
-        (!wants || proven).then_some(Duration::from_nanos(times.waited_ns))
+    /// Whether the thread wants a CPU now, so it cannot make progress. A thread that has run for
+    /// `proof` since the start of the watch is not excused so.
+    pub fn wants_cpu(&self, proof: Duration) -> bool {
+        let times = self.first.zip(sched::run_times(self.thread));
+        let has_run = |(first, now): (RunTimes, RunTimes)| now.since(&first).ran() >= proof;
+        !times.is_none_or(has_run) && proc::state(self.thread) == Some('R')
     }
 }
 
@@ -319,10 +305,11 @@ mod tests {
             .spawn()
             .expect("a shell");
         let (watch, proof) = (Watch::new(child.id()), Duration::from_millis(300));
-        ebb_testing::eventually("a wait for a CPU", || watch.waited(proof).is_none());
-        ebb_testing::eventually("the proof", || watch.waited(proof).is_some());
+        ebb_testing::eventually("a wait for a CPU", || watch.wants_cpu(proof));
+        ebb_testing::eventually("the proof", || !watch.wants_cpu(proof));
+        assert_eq!(proc::state(child.id()), Some('R'));
         child.kill().expect("it runs");
         child.wait().expect("it was a child");
-        assert_eq!(watch.waited(proof), Some(Duration::ZERO), "nobody is waited for");
+        assert!(!Watch::new(child.id()).wants_cpu(proof), "the thread is gone");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::time::Duration;
 
 /// Set of CPUs.
 #[derive(Clone, Copy, Debug)]
@@ -200,6 +201,12 @@ pub struct RunTimes {
 }
 
 impl RunTimes {
+    /// Returns the time that the thread has run.
+    #[must_use]
+    pub fn ran(&self) -> Duration {
+        Duration::from_nanos(self.ran_ns)
+    }
+
     /// Returns the difference to the earlier times `then`.
     #[must_use]
     pub fn since(&self, then: &Self) -> Self {

@@ -320,8 +320,7 @@ impl Reclaim {
     pub fn discard_pending(&mut self, least: usize) -> usize {
         let mut total = 0;
         for mm in self.pager.mms() {
-            let Some(link) = mm.link.get() else { continue };
-            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) || self.is_unresponsive(&mm) {
+            if !mm.has_agent() || self.is_stalled(mm.id) || self.is_unresponsive(&mm) {
                 continue;
             }
             let (runs, operations) = {
@@ -344,10 +343,9 @@ impl Reclaim {
                 let operations: Vec<Operation> = runs.iter().map(operation).collect();
                 (runs, operations)
             };
-            match link.execute(&operations) {
+            match self.execute(&mm, &operations) {
                 Outcome::Done => total += self.commit_drop(&mm, &runs),
                 Outcome::Cancelled => {
-                    mm.note_unanswered();
                     let mut state = mm.lock();
                     runs.into_iter().for_each(|run| state.pool.abort_discard(run.slots));
                 }

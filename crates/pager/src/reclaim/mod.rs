@@ -12,11 +12,13 @@ mod oom;
 mod sample;
 mod standby;
 
+use crate::broken::{Rule, is_broken};
 use crate::fork;
 use crate::limits::SLICE_PAGES;
-use crate::link::Outcome;
+use crate::link::{Operation, Outcome};
 use crate::mm::Mm;
 use crate::patience::Patience;
+use crate::seam::Process;
 use crate::server::Pager;
 use crate::thread_words::ThreadWords;
 use ebb_agent::protocol::BATCH_MAX;
@@ -280,7 +282,8 @@ impl Reclaim {
     /// long (OOM-1).
     fn count_round_without_progress(&mut self) -> bool {
         self.does_anybody_wait() && {
-            self.no_progress.round(self.pager.clock.moment());
+            let (lacks_cpu, waited) = (self.lacks_cpu(), self.pager.host.waited_for_cpu());
+            self.no_progress.round(self.pager.clock.moment(), lacks_cpu, waited);
             self.no_progress.is_long(&self.pager)
         }
     }
@@ -308,9 +311,6 @@ impl Reclaim {
         let long = self.no_progress.lasts(&self.pager, OVERCOMMIT_AFTER);
         if unheard && (long || self.ran_out_of_memory > OVERCOMMIT_AFTER_TIMES) {
             self.set_overcommit();
-        }
-        if unheard && long {
-            self.watch_silent();
         }
         // While a process does not answer, pages are overcommitted instead.
         if !unheard
@@ -376,6 +376,25 @@ impl Reclaim {
             // A later attempt may find a process that cannot be found now.
             let _ = fork::find_process(&self.pager, &mm, None);
         }
+    }
+
+    /// Posts a batch to the agent of a process and waits for it (PATIENCE-2).
+    fn execute(&mut self, mm: &Mm, operations: &[Operation]) -> Outcome {
+        let link = mm.link.get().expect("the process has an agent");
+        let wants_cpu = || {
+            let runs = mm.process().and_then(Process::agent_runs);
+            runs.is_some_and(|runs| runs.wants_cpu()) && !is_broken(Rule::Patience2)
+        };
+        let outcome = link.execute(operations, wants_cpu);
+        match outcome {
+            Outcome::Done => self.no_progress.note_answered(mm.id),
+            Outcome::Cancelled => {
+                mm.note_unanswered();
+                self.no_progress.note_unanswered(mm, wants_cpu());
+            }
+            Outcome::Stalled => {}
+        }
+        outcome
     }
 
     /// Whether the agent of this process owes an answer.
@@ -490,7 +509,7 @@ impl Reclaim {
             let link = mm.link.get().expect("it began a batch");
             // An agent that has ended in the middle will not go on. Another process may still have
             // the memory.
-            let done = link.wait(None) == Outcome::Done;
+            let done = link.take_back() == Outcome::Done;
             if !done && !mm.closing.load(Relaxed) {
                 let decided = match &work {
                     Work::ToStandby(moving) => self.end_batch_by_reading_slots(&mm, moving),

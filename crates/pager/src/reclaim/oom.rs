@@ -16,11 +16,12 @@
 //!   later births make that longer. If an agent has just delivered, the next round evaluates that
 //!   first. Children that were born before the wait may join one after another. That also puts off
 //!   the end, because pages that they share cannot leave before the last of them has joined.
-//! * OOM-4: a busy machine is no reason to end a run. While a child or agent of OOM-3 is runnable
-//!   and gets no CPU, that time does not count. A pager thread that did not run has seen nothing
-//!   ([`ROUNDS_MIN`]). Children that were born during the wait do not put off the end. If children
-//!   are born all the time, one of them always wants a CPU. Then the program keeps the CPUs busy
-//!   itself.
+//! * OOM-4: a busy machine is no reason to end a run (PATIENCE-2). A round does not count while a
+//!   child or agent of OOM-3 wants a CPU. Nor does it count after an agent has left a batch
+//!   unanswered because it got no CPU, until it answers one. kswapd's own waits for a CPU do not
+//!   count either, and it must have seen enough rounds ([`ROUNDS_MIN`]). Children that were born
+//!   during the wait do not put off the end. If children are born all the time, one of them always
+//!   wants a CPU. Then the program keeps the CPUs busy itself.
 //! * OOM-5: a process stopped by a signal or a debugger is no reason to end the run. The pages that
 //!   it occupies are overcommitted to the others (`Reclaim::set_overcommit`), and these store pages
 //!   of their own. A thread that still waits without progress waits for the store, as beside a
@@ -39,11 +40,12 @@
 //!   A shorter message puts off nothing, because there may be forks all the time.
 
 use super::{Reclaim, Stalled, Work};
+use crate::broken::{Rule, is_broken};
 use crate::events::{Event, Why};
 use crate::inject;
 use crate::mm::Mm;
-use crate::patience::{Moment, Patience, Watch};
-use crate::seam::Process;
+use crate::patience::{BEAT, Moment, Patience};
+use crate::seam::{AgentRuns, Process};
 use crate::server::Pager;
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::StoreError;
@@ -88,27 +90,51 @@ impl Progress {
     }
 }
 
+/// An agent for which the pager waits.
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    /// Run times at the first check.
+    first: AgentRuns,
+    /// Whether the agent has left a batch unanswered for lack of a CPU.
+    owes: bool,
+}
+
 /// Time for which threads have waited without progress (OOM-1).
 #[derive(Debug, Default)]
 pub struct NoProgress {
     since: Option<Moment>,
-    /// Number of rounds that stored nothing in that time.
+    /// Number of rounds that stored nothing in that time, and that count.
     rounds: u32,
-    /// Agents for which the pager waits, watched since their first check in that time.
-    watches: HashMap<MmId, Watch>,
+    /// Moment of the last round, and the time that kswapd had waited for a CPU by then.
+    last: Option<(Moment, Duration)>,
+    /// Parts of that time that do not count for lack of a CPU (OOM-4), each with its end.
+    uncounted: Vec<(Moment, Duration)>,
+    /// Agents for which the pager waits.
+    watched: HashMap<MmId, Watched>,
+    /// Last check of these agents, and whether one of them lacked a CPU.
+    checked: Option<(Moment, bool)>,
     /// Slices followed of large messages (OOM-8).
     followed: Option<Progress>,
     /// Number of children born before that time that have yet to join (OOM-3).
     starting: Option<Progress>,
-    /// Part of that time that does not count for lack of a CPU (OOM-4).
-    uncounted: Duration,
 }
 
 impl NoProgress {
-    /// Counts a round that stored nothing while threads wait.
-    pub fn round(&mut self, now: Moment) {
+    /// Counts a round that stored nothing while threads wait. `lacks_cpu` says that a thread lacked
+    /// a CPU that could have made progress. kswapd itself has waited for a CPU for `waited` in
+    /// total.
+    pub fn round(&mut self, now: Moment, lacks_cpu: bool, waited: Duration) {
         self.since.get_or_insert(now);
-        self.rounds += 1;
+        self.rounds += u32::from(!lacks_cpu);
+        let (last, waited_then) = self.last.replace((now, waited)).unwrap_or((now, waited));
+        let time = now.since(last);
+        let part = if lacks_cpu { time } else { time.min(waited.saturating_sub(waited_then)) };
+        match self.uncounted.last_mut() {
+            _ if part.is_zero() => {}
+            // Few parts are enough.
+            Some((end, sum)) if now.since(*end) < BEAT => *sum += part,
+            _ => self.uncounted.push((now, part)),
+        }
     }
 
     /// Notes that `pages` pages were stored.
@@ -125,15 +151,32 @@ impl NoProgress {
         *self = Self::default();
     }
 
-    /// Returns how long the longest waiting thread has waited without progress.
-    fn time(&self, pager: &Pager) -> Duration {
-        let Some(since) = self.since else { return Duration::ZERO };
+    /// Returns when the wait without progress of the longest waiting thread began.
+    fn began(&self, pager: &Pager) -> Option<Moment> {
+        let since = self.since?;
         let starved = pager.memory_stalled_since_ms.load(Relaxed);
         let frozen =
             if pager.frozen.load(Relaxed) > 0 { pager.frozen_since_ms.load(Relaxed) } else { 0 };
         let began = [starved, frozen].into_iter().filter(|&ms| ms > 0).min();
-        let began = began.map_or(since, |ms| since.max(Moment::of_ms(ms)));
-        pager.clock.moment().since(began)
+        Some(began.map_or(since, |ms| since.max(Moment::of_ms(ms))))
+    }
+
+    /// Returns how long the longest waiting thread has waited without progress, with all that does
+    /// not count. Children born later do not put off the end.
+    fn elapsed(&self, pager: &Pager) -> Duration {
+        self.began(pager).map_or(Duration::ZERO, |began| pager.clock.moment().since(began))
+    }
+
+    /// Returns the part of that time that does not count (OOM-4).
+    fn uncounted(&self, pager: &Pager) -> Duration {
+        let Some(began) = self.began(pager) else { return Duration::ZERO };
+        let parts = self.uncounted.iter().rev().take_while(|&&(end, _)| end > began);
+        parts.map(|&(_, part)| part).sum()
+    }
+
+    /// Returns how long the longest waiting thread has waited without progress.
+    fn time(&self, pager: &Pager) -> Duration {
+        self.elapsed(pager).saturating_sub(self.uncounted(pager))
     }
 
     /// Whether threads have waited without progress for longer than `time`.
@@ -170,18 +213,33 @@ impl NoProgress {
         starting > 0 && !Patience::Memory.is_over(since)
     }
 
-    /// Returns how long an agent got no CPU since its watch began. If the agent has not started,
-    /// the thread that is to start it counts. Returns None if the thread wants a CPU now.
-    fn kept_from_running(&mut self, mm: &Mm) -> Option<Duration> {
-        let Some(process) = mm.process() else { return Some(Duration::ZERO) };
-        let runnable = || process.threads().into_iter().find(|&(_, state)| state == 'R');
-        let thread = process.agent().or_else(|| runnable().map(|(thread, _)| thread));
-        let Some(thread) = thread else { return Some(Duration::ZERO) };
-        let watch = self.watches.entry(mm.id).or_insert_with(|| Watch::new(thread));
-        if !watch.is_of(thread) {
-            *watch = Watch::new(thread);
+    /// Notes that the agent has left a batch unanswered, for lack of a CPU or not.
+    pub fn note_unanswered(&mut self, mm: &Mm, lacks_cpu: bool) {
+        let runs = mm.process().and_then(Process::agent_runs);
+        match self.watched.get_mut(&mm.id) {
+            Some(watched) => watched.owes |= lacks_cpu,
+            None => drop(
+                runs.map(|first| self.watched.insert(mm.id, Watched { first, owes: lacks_cpu })),
+            ),
         }
-        watch.waited(PROOF)
+    }
+
+    /// Notes that the agent has answered a batch.
+    pub fn note_answered(&mut self, id: MmId) {
+        self.watched.remove(&id);
+    }
+
+    /// Whether the agent of this process lacks a CPU. If the agent has not started, the thread that
+    /// is to start it counts.
+    fn lacks_cpu(&mut self, mm: &Mm) -> bool {
+        let Some(now) = mm.process().and_then(Process::agent_runs) else { return false };
+        let new = Watched { first: now, owes: false };
+        let watched = self.watched.entry(mm.id).or_insert(new);
+        if watched.first.thread != now.thread {
+            *watched = new;
+        }
+        let proven = now.ran.saturating_sub(watched.first.ran) >= PROOF;
+        (now.wants_cpu() || now.sleeps() && watched.owes) && !proven
     }
 }
 
@@ -205,38 +263,34 @@ impl Reclaim {
             }
             return self.no_progress.is_over(&pager, Patience::MemoryUnseen);
         }
-        // A process into which the pager puts the agent needs a CPU for that. Without one it cannot
-        // give any memory back.
-        let mut kept = (!inject::is_kept_waiting()).then_some(Duration::ZERO);
-        let mut owed = false;
-        let so_long = self.no_progress.time(&pager);
-        for mm in &mms {
-            let silent = self.awaits_answer(mm);
-            owed |= silent || mm.is_starting();
-            if mm.age() >= so_long && (silent || mm.is_late()) {
-                kept = kept
-                    .zip(self.no_progress.kept_from_running(mm))
-                    .map(|(one, other)| one.max(other));
-            }
-        }
-        let starting =
-            mms.iter().filter(|mm| mm.age() >= so_long && mm.is_starting()).count() as u64;
+        let elapsed = self.no_progress.elapsed(&pager);
+        let is_early = |mm: &&Arc<Mm>| mm.age() >= elapsed && mm.is_starting();
+        let starting = mms.iter().filter(is_early).count() as u64;
         let joining = self.no_progress.is_joined(pager.clock.moment(), starting);
+        let owed = mms.iter().any(|mm| mm.is_starting() || self.awaits_answer(mm));
         let patience = if owed { Patience::MemoryOwed } else { Patience::Memory };
-        let over = kept.is_some_and(|kept| patience.is_over_but(so_long, kept));
-        if !over {
-            self.no_progress.uncounted = patience.beyond(so_long);
-        }
-        over && !joining
+        self.no_progress.is_over(&pager, patience) && !joining
     }
 
-    /// Begins to watch the agents that do not answer (OOM-4).
-    pub fn watch_silent(&mut self) {
-        for mm in self.pager.mms() {
-            if !self.no_progress.watches.contains_key(&mm.id) && self.awaits_answer(&mm) {
-                self.no_progress.kept_from_running(&mm);
-            }
+    /// Whether a thread that could make progress lacks a CPU (OOM-4). The answer holds for a beat.
+    pub fn lacks_cpu(&mut self) -> bool {
+        let now = self.pager.clock.moment();
+        match self.no_progress.checked {
+            Some((then, lacked)) if now.since(then) < BEAT => return lacked,
+            _ if is_broken(Rule::Patience2) => return false,
+            _ => {}
         }
+        // A process into which the pager puts the agent needs a CPU for that. Without one it cannot
+        // give any memory back.
+        let mut lacks = inject::is_kept_waiting();
+        let elapsed = self.no_progress.elapsed(&self.pager);
+        for mm in self.pager.mms().iter().filter(|mm| mm.age() >= elapsed) {
+            let owes = self.no_progress.watched.get(&mm.id).is_some_and(|watched| watched.owes);
+            let is_awaited = owes || mm.is_late() || self.awaits_answer(mm);
+            lacks = lacks || is_awaited && self.no_progress.lacks_cpu(mm);
+        }
+        self.no_progress.checked = Some((now, lacks));
+        lacks
     }
 
     /// Ends the run as the OOM killer does, because nothing can be reclaimed while threads wait.
@@ -258,11 +312,9 @@ impl Reclaim {
                 mib(self.pager.store.ram_bytes() / PAGE_SIZE as u64)
             ),
         };
-        let uncounted = match self.no_progress.uncounted {
-            Duration::ZERO => String::new(),
-            time => {
-                format!(" ({:.1} s of that for processes that got no CPU)", time.as_secs_f64())
-            }
+        let uncounted = match self.no_progress.uncounted(&self.pager).as_secs_f64() {
+            ..0.1 => String::new(),
+            time => format!(" ({time:.1} s more do not count, because Ebb got no CPU)"),
         };
         let demand = used + u64::from(self.pager.memory_stalled.load(Relaxed));
         self.pager.note_run(&Event::Full {
@@ -412,7 +464,7 @@ mod tests {
     use crate::mm::{Areas, State};
     use crate::pool::Pool;
     use crate::quiet::{Quiet, pager_by};
-    use crate::seam::{Clock, Known};
+    use crate::seam::{Clock, Known, Process};
     use ebb_mm::resident::Space;
     use std::process::{Child, Command};
 
@@ -443,7 +495,7 @@ mod tests {
         let mut reclaim = Reclaim::new(&pager);
         pager.frozen.store(1, Relaxed);
         for round in 0..2 * ROUNDS_MIN {
-            reclaim.no_progress.round(clock.moment());
+            reclaim.count_round_without_progress();
             clock.advance(Duration::from_millis(100));
             if round == 0 {
                 late(&pager, 2, &children[0]);
@@ -453,20 +505,17 @@ mod tests {
         reclaim.no_progress.end();
         late(&pager, 3, &children[1]);
         for _ in 0..2 * ROUNDS_MIN {
-            reclaim.no_progress.round(clock.moment());
+            reclaim.count_round_without_progress();
             clock.advance(Duration::from_millis(100));
         }
         let wants = |child: &Child| proc::state(child.id()) == Some('R');
         assert!(children.iter().all(wants));
         assert!(!reclaim.is_out_of_memory(), "born before anybody waited");
-        assert!(
-            reclaim.no_progress.uncounted > Duration::from_millis(500),
-            "{:?}",
-            reclaim.no_progress
-        );
+        let uncounted = reclaim.no_progress.uncounted(&pager);
+        assert!(uncounted > Duration::from_secs(2), "{:?}", reclaim.no_progress);
         ebb_testing::eventually("its CPU time, which proves that it does not come", || {
-            clock.advance(Duration::from_secs(1));
-            reclaim.is_out_of_memory()
+            clock.advance(Duration::from_millis(100));
+            reclaim.count_round_without_progress() && reclaim.is_out_of_memory()
         });
         for child in &mut children {
             child.kill().expect("it runs");
@@ -487,7 +536,7 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         parent.note_still(true);
         for _ in 0..4 * ROUNDS_MIN {
-            reclaim.no_progress.round(clock.moment());
+            reclaim.count_round_without_progress();
             clock.advance(Duration::from_millis(100));
             parent.note_followed();
             assert!(!reclaim.is_out_of_memory() || !reclaim.no_progress.is_long(&pager));
@@ -519,7 +568,7 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         let mut wait = |ms: u64| {
             for _ in 0..ms / 100 {
-                reclaim.no_progress.round(clock.moment());
+                reclaim.count_round_without_progress();
                 clock.advance(Duration::from_millis(100));
             }
             reclaim.is_out_of_memory()
@@ -539,7 +588,7 @@ mod tests {
         let clock = Clock::simulated();
         let pager = pager_by(clock.clone());
         let mut no_progress = NoProgress::default();
-        no_progress.round(clock.moment());
+        no_progress.round(clock.moment(), false, Duration::ZERO);
         pager.memory_stalled_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(5));
         assert!(no_progress.is_long(&pager), "a touch that waits since then");
@@ -563,12 +612,64 @@ mod tests {
         let mut reclaim = Reclaim::new(&pager);
         pager.frozen.store(1, Relaxed);
         for _ in 0..2 * ROUNDS_MIN {
-            reclaim.no_progress.round(clock.moment());
+            reclaim.count_round_without_progress();
             clock.stall(Duration::from_secs(10));
         }
         assert!(!reclaim.no_progress.is_long(&pager) && !reclaim.is_out_of_memory());
         clock.advance(Duration::from_secs(2));
         assert!(reclaim.no_progress.is_long(&pager) && reclaim.is_out_of_memory());
+    }
+
+    /// Shows that an agent without a CPU puts off the end until it answers a batch. The pager takes
+    /// such an agent for silent only for a moment after each batch. Between two batches the agent
+    /// counted as one that answers, and the run was ended.
+    #[test]
+    fn an_agent_that_came_too_late_for_its_batch_puts_off_the_end_until_it_answers_one() {
+        let clock = Clock::simulated();
+        let pager = Arc::new(pager_by(clock.clone()));
+        let mut reclaim = Reclaim::new(&pager);
+        let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+        ebb_testing::eventually("a thread that sleeps", || proc::state(child.id()) == Some('S'));
+        let mm = quiet(&pager, 2);
+        let known = Known::open(child.id()).expect("a process");
+        known.note_thread(child.id());
+        mm.set_process(Box::new(known));
+        pager.add_mm(&mm).expect("no descriptor to add");
+        pager.frozen.store(1, Relaxed);
+        clock.advance(Duration::from_secs(1));
+        let wait = |reclaim: &mut Reclaim| {
+            for _ in 0..4 * ROUNDS_MIN {
+                clock.advance(Duration::from_millis(100));
+                reclaim.count_round_without_progress();
+            }
+            reclaim.is_out_of_memory()
+        };
+        reclaim.no_progress.note_unanswered(&mm, true);
+        assert!(!wait(&mut reclaim));
+        reclaim.no_progress.note_answered(mm.id);
+        assert!(wait(&mut reclaim), "the agent has answered");
+        reclaim.no_progress.end();
+        reclaim.no_progress.note_unanswered(&mm, false);
+        assert!(wait(&mut reclaim), "the agent lacked no CPU");
+        child.kill().expect("it runs");
+        child.wait().expect("it was a child");
+    }
+
+    /// Shows that a round that kswapd spent waiting for a CPU does not count.
+    #[test]
+    fn a_kswapd_that_waits_for_a_cpu_has_seen_nothing() {
+        let clock = Clock::simulated();
+        let pager = pager_by(clock.clone());
+        let mut no_progress = NoProgress::default();
+        pager.frozen.store(1, Relaxed);
+        clock.advance(Duration::from_secs(1));
+        for second in 0..10 {
+            no_progress.round(clock.moment(), false, Duration::from_millis(900 * second));
+            clock.advance(Duration::from_secs(1));
+        }
+        let late = Duration::from_millis(900 * 9);
+        assert_eq!(no_progress.uncounted(&pager), late, "{no_progress:?}");
+        assert_eq!(no_progress.time(&pager), Duration::from_secs(10) - late);
     }
 
     #[test]
@@ -578,9 +679,9 @@ mod tests {
         let mut no_progress = NoProgress::default();
         no_progress.progress(began, 1);
         assert_eq!(no_progress.since, None, "nobody waits");
-        no_progress.round(began);
+        no_progress.round(began, false, Duration::ZERO);
         for ms in (500..=2000).step_by(500) {
-            no_progress.round(at(ms));
+            no_progress.round(at(ms), false, Duration::ZERO);
             no_progress.progress(at(ms), 1);
         }
         assert_eq!(no_progress.since, Some(at(80)), "four pages made up for this");

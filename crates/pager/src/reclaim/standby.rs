@@ -113,10 +113,9 @@ impl Reclaim {
             // ORD-2: from here to the commit no thread reads a message of this address space.
             mm.begin_batch(&mut state);
         }
-        match link.execute(&operations) {
+        match self.execute(&mm, &operations) {
             Outcome::Done => self.commit_standby(&mm, &moving),
             Outcome::Cancelled => {
-                mm.note_unanswered();
                 let mut state = mm.lock();
                 for &(_, slot) in &moving {
                     state.pool.give_back(slot);
@@ -306,14 +305,12 @@ impl Reclaim {
             .into_iter()
             .map(|(start, len, executable)| Operation::SetRights { start, len, executable })
             .collect();
-        let link = mm.link.get().expect("the caller has checked");
-        match link.execute(&operations) {
+        match self.execute(mm, &operations) {
             Outcome::Done => {
                 record_rights(mm);
                 true
             }
             Outcome::Cancelled => {
-                mm.note_unanswered();
                 self.put_back_frames(mm, frames, Fate::MakeUnevictable);
                 false
             }
@@ -356,7 +353,6 @@ impl Reclaim {
     /// Has the agent break the sharing of pages by write faults, so that they are private to its
     /// process. `copies` says that other processes have them, too.
     fn unshare(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>, copies: bool) -> usize {
-        let link = mm.link.get().expect("it executed a batch");
         let operations: Vec<Operation> = {
             let state = mm.lock();
             let resident = self.pager.resident();
@@ -374,7 +370,7 @@ impl Reclaim {
                 let _ = mm.uffd.unprotect(start, len);
             }
         }
-        match link.execute(&operations) {
+        match self.execute(mm, &operations) {
             Outcome::Done => {
                 // At worst each of the pages is a new copy now. The monitor counts again soon.
                 let copied = if copies { operations.len() as u64 } else { 0 };
@@ -387,7 +383,6 @@ impl Reclaim {
                 copied as usize
             }
             Outcome::Cancelled => {
-                mm.note_unanswered();
                 self.put_back_frames(mm, &frames, Fate::MakeUnevictable);
                 0
             }

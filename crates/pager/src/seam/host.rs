@@ -7,7 +7,7 @@ use crate::seam::{Known, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_sys::process::{self, Pidfd};
-use ebb_sys::{cgroup, proc};
+use ebb_sys::{cgroup, proc, sched};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub trait Host: Debug + Send + Sync {
     fn identity(&self) -> u128;
     /// Sleeps.
     fn sleep(&self, time: Duration);
+    /// Returns how long the calling thread has waited for a CPU in total.
+    fn waited_for_cpu(&self) -> Duration;
     /// Waits for a signal, at most `limit`. Returns whether it came.
     fn wait(&self, signal: &Signal, limit: Duration) -> bool;
     /// Writes a line for the user.
@@ -56,6 +58,11 @@ impl Host for Machine {
 
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
+    }
+
+    fn waited_for_cpu(&self) -> Duration {
+        let times = sched::run_times(sched::this_thread());
+        Duration::from_nanos(times.map_or(0, |times| times.waited_ns))
     }
 
     fn wait(&self, signal: &Signal, limit: Duration) -> bool {

@@ -21,6 +21,6 @@ pub use clock::Clock;
 pub use connection::Connection;
 pub use host::{Host, Machine};
 pub use line::{Line, Wire};
-pub use process::{Known, Process, own_pages};
+pub use process::{AgentRuns, Known, Process, own_pages};
 pub use space::{AddressSpace, Event};
 pub use storage::Storage;

@@ -22,7 +22,7 @@ use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{Area, Passing, Statm};
 use ebb_sys::process::Pidfd;
 use ebb_sys::socket::Socket;
-use ebb_sys::{rights, trace};
+use ebb_sys::{rights, sched, trace};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -30,6 +30,30 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Whether the thread of an agent gets a CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AgentRuns {
+    /// Number of the thread.
+    pub thread: u32,
+    /// State of the thread, as the kernel shows it.
+    pub state: char,
+    /// CPU time of the thread.
+    pub ran: Duration,
+}
+
+impl AgentRuns {
+    /// Whether the thread runs or waits for a CPU.
+    pub fn wants_cpu(&self) -> bool {
+        self.state == 'R'
+    }
+
+    /// Whether the thread sleeps, ready for the next batch.
+    pub fn sleeps(&self) -> bool {
+        self.state == 'S'
+    }
+}
 
 /// Facts about a process. A fact that is unavailable just now (the process ends, or rights are
 /// missing) is an error. It never comes from another process.
@@ -43,6 +67,9 @@ pub trait Process: Debug + Send + Sync {
     fn forget_thread(&self);
     /// Returns the number of this thread in the pager's namespace.
     fn agent(&self) -> Option<u32>;
+    /// Returns the run times of the agent's thread. Without such a thread it returns those of a
+    /// thread that wants a CPU, because that may be about to start the agent.
+    fn agent_runs(&self) -> Option<AgentRuns>;
     /// Returns the connection that its thread `thread` (by the process's own number) has as
     /// descriptor `fd`.
     fn take_connection(&self, thread: u32, fd: u32) -> io::Result<Box<dyn Connection>>;
@@ -223,6 +250,13 @@ impl Process for Known {
 
     fn agent(&self) -> Option<u32> {
         self.thread()
+    }
+
+    fn agent_runs(&self) -> Option<AgentRuns> {
+        let runnable = || self.handle.threads().into_iter().find(|&(_, state)| state == 'R');
+        let thread = self.thread().or_else(|| runnable().map(|(thread, _)| thread))?;
+        let state = self.handle.state(Some(thread))?;
+        Some(AgentRuns { thread, state, ran: sched::run_times(thread)?.ran() })
     }
 
     fn take_connection(&self, thread: u32, fd: u32) -> io::Result<Box<dyn Connection>> {

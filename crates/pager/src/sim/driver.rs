@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::faults::Server;
 use crate::listener::AgentListener;
 use crate::monitor::Monitor;
+use crate::patience::Moment;
 use crate::pending::Pending;
 use crate::quiet::config;
 use crate::reclaim::Reclaim;
@@ -60,6 +61,9 @@ pub struct Driver {
     weights: [u64; 9],
     /// Whether the host stops now and then, for seconds.
     pub stalls: bool,
+    /// Whether an agent gets no CPU now and then, for seconds, and until when.
+    pub starves: bool,
+    starved_until: Cell<Moment>,
     /// Initial limit, in pages.
     limit: u64,
     pub steps: Cell<u64>,
@@ -183,6 +187,8 @@ impl Driver {
             weights,
             // A generator of its own, as well.
             stalls: super::rng::Rng::new(seed ^ 0x57a11).once_in(4),
+            starves: super::rng::Rng::new(seed ^ 0x57a4e).once_in(4),
+            starved_until: Cell::default(),
             limit,
             steps: Cell::new(0),
             looks: Cell::new(0),
@@ -226,6 +232,7 @@ impl Driver {
             Rule::Identity1 | Rule::Ord6 => self.mix.fork > 6,
             Rule::Ord7 => self.mix.trace > 0,
             Rule::Patience1 => self.stalls,
+            Rule::Patience2 => self.starves,
         }
     }
 
@@ -352,6 +359,9 @@ impl Driver {
                     let ms = self.world.lock().rng.between(40, 10_000);
                     self.pager.clock.stall(Duration::from_millis(ms));
                 }
+                if self.starves {
+                    self.starve();
+                }
             }
             7 if free && !self.in_slow_work.replace(true) => {
                 slow_work::go(&self.pager, &self.pending);
@@ -368,6 +378,23 @@ impl Driver {
                 );
             }
             _ => {}
+        }
+    }
+
+    /// Takes the CPU from an agent now and then. The pager's time goes on meanwhile.
+    fn starve(&self) {
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        if self.pager.clock.moment() < self.starved_until.get() {
+            let ms = world.rng.between(1, 60);
+            return self.pager.clock.advance(Duration::from_millis(ms));
+        }
+        world.spaces.iter_mut().for_each(|space| space.lacks_cpu = false);
+        if world.rng.once_in(20) && self.active.get() {
+            let id = world.rng.below(world.spaces.len() as u64) as usize;
+            world.spaces[id].lacks_cpu = world.spaces[id].alive;
+            let time = Duration::from_millis(world.rng.between(1000, 15_000));
+            self.starved_until.set(self.pager.clock.moment().after(time));
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::driver::point;
 use super::world::{Change, Doing, Id, POOL, Told, World};
-use crate::seam::{AddressSpace, Connection, Event, Host, Line, Process, Storage};
+use crate::seam::{AddressSpace, AgentRuns, Connection, Event, Host, Line, Process, Storage};
 use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_agent::protocol::{HELLO_START, Hello, MAGIC, Shared, TELL_BATCH, VERSION};
@@ -238,6 +238,16 @@ impl Process for FakeProcess {
 
     fn agent(&self) -> Option<u32> {
         None
+    }
+
+    fn agent_runs(&self) -> Option<AgentRuns> {
+        let world = self.world.lock();
+        let state = match &world.spaces[self.id] {
+            space if space.is_stopped() => 't',
+            space if space.lacks_cpu => 'R',
+            _ => 'S',
+        };
+        Some(AgentRuns { thread: self.id as u32, state, ran: Duration::ZERO })
     }
 
     fn take_connection(&self, thread: u32, fd: u32) -> io::Result<Box<dyn Connection>> {
@@ -778,6 +788,10 @@ impl Host for FakeHost {
 
     fn sleep(&self, time: Duration) {
         super::driver::wait_until(time, || false);
+    }
+
+    fn waited_for_cpu(&self) -> Duration {
+        Duration::ZERO
     }
 
     fn wait(&self, signal: &Signal, limit: Duration) -> bool {

@@ -88,6 +88,7 @@ impl World {
             agent: Agent::Starting,
             agent_doing: Doing::Nothing,
             told: false,
+            lacks_cpu: false,
             shared: None,
             pool_pages,
             parent: None,
@@ -561,6 +562,7 @@ impl World {
             agent: Agent::Absent,
             agent_doing: Doing::Nothing,
             told: false,
+            lacks_cpu: false,
             shared: None,
             alive: true,
             stopped: false,
@@ -809,7 +811,7 @@ impl World {
                 Agent::Idle => posted(),
                 Agent::At(_) => true,
             };
-            space.lets_agent() && something
+            space.lets_agent() && !space.lacks_cpu && something
         };
         (0..self.spaces.len()).filter(|&id| goes_on(&self.spaces[id])).collect()
     }

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 static QUIET: std::sync::Once = std::sync::Once::new();
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     Rule::Ord1,
     Rule::Ord2,
     Rule::Ord3,
@@ -32,6 +32,7 @@ const RULES: [Rule; 10] = [
     Rule::Wake1,
     Rule::Identity1,
     Rule::Patience1,
+    Rule::Patience2,
 ];
 
 /// Result of a run from a seed.
@@ -163,6 +164,15 @@ fn a_host_that_stops_for_seconds_ends_nothing() {
     assert!(steps >= 2500, "{steps} steps");
 }
 
+/// Shows that an agent that gets no CPU for seconds causes no kill, loss or refusal.
+#[test]
+fn an_agent_without_a_cpu_for_seconds_ends_nothing() {
+    let starves = (0..).filter(|&seed| Driver::new(seed, false).starves);
+    let runs = number("EBB_SIM_SEEDS", 10) as usize;
+    let steps: u64 = starves.take(runs).map(|seed| expect_clean(seed..seed + 1, 2500).0).sum();
+    assert!(steps >= 2500, "{steps} steps");
+}
+
 /// Shows that a seed repeats a run exactly, so that a failure can be repeated.
 #[test]
 fn a_seed_repeats_itself() {
@@ -223,7 +233,12 @@ fn a_thread_whose_page_was_placed_and_that_is_not_woken_is_noticed() {
 
 #[test]
 fn time_that_counts_though_the_host_stops_is_noticed() {
-    expect_noticed(Rule::Patience1, 123);
+    expect_noticed(Rule::Patience1, 134);
+}
+
+#[test]
+fn time_of_agents_without_a_cpu_taken_for_time_without_progress_is_noticed() {
+    expect_noticed(Rule::Patience2, 123);
 }
 
 #[test]

@@ -221,6 +221,8 @@ pub struct Space {
     pub agent: Agent,
     pub agent_doing: Doing,
     pub told: bool,
+    /// Whether the agent gets no CPU.
+    pub lacks_cpu: bool,
     pub shared: Option<Arc<super::fakes::SharedMemory>>,
     pub pool_pages: u64,
     /// Parent of the fork.
