@@ -10,11 +10,13 @@
 //!   requests wait for answers, the client asks the node nothing else.
 //! * CLIENT-3: a read is not given up for an outage that began before the read. Other requests may
 //!   have met that outage, and the node may have come back since with all of its pages.
+//! * CLIENT-4: an answer of another kind than the command's is none. The connection is broken then.
+//!   A client that took it would declare pages lost that the server has.
 
 use super::connection::Connection;
 use super::server::{NotNow, Server, explain};
 use super::url::Address;
-use redis::{RedisError, Value};
+use redis::{ErrorKind, RedisError, Value};
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -45,10 +47,34 @@ pub(super) enum Outcome {
     Lost(String),
 }
 
+/// Kind of the answer to a command (CLIENT-4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    Okay,
+    Number,
+    /// So many values, some of which may be missing.
+    Values(usize),
+}
+
+impl Answer {
+    fn fits(self, value: &Value) -> bool {
+        let is_one = |value: &Value| matches!(value, Value::BulkString(_) | Value::Nil);
+        match (self, value) {
+            (Self::Okay, value) => *value == Value::Okay,
+            (Self::Number, value) => matches!(value, Value::Int(_)),
+            (Self::Values(count), Value::Array(all)) => {
+                all.len() == count && all.iter().all(is_one)
+            }
+            (Self::Values(_), _) => false,
+        }
+    }
+}
+
 /// Commands on keys of one slot, sent together.
 pub(super) struct Request {
     slot: u16,
     packed: Vec<u8>,
+    answer: Answer,
     /// Largest number of bytes of the answer.
     bound: usize,
     /// Whether replicas must have the data, too.
@@ -64,10 +90,16 @@ pub(super) struct Request {
 impl Request {
     /// Creates a request of one command. Its answer has at most `bound` bytes, a server's text not
     /// counted.
-    pub(super) fn new(slot: u16, packed: Vec<u8>, bound: usize, replicated: bool) -> Self {
+    pub(super) fn new(slot: u16, packed: Vec<u8>, answer: Answer, bound: usize) -> Self {
         let (bound, outcome) = (bound + WORDS_MAX, Outcome::Pending(String::new()));
-        let (asking, own_time, unsure) = (None, false, false);
-        Self { slot, packed, bound, replicated, asking, own_time, unsure, outcome }
+        let (replicated, asking, own_time, unsure) = (false, None, false, false);
+        Self { slot, packed, answer, bound, replicated, asking, own_time, unsure, outcome }
+    }
+
+    /// Has replicas take the data, too.
+    pub(super) fn replicated(mut self) -> Self {
+        self.replicated = true;
+        self
     }
 
     /// Lets only this request's own time end it.
@@ -307,9 +339,16 @@ impl Client {
         if let Some(error) = refusal {
             return self.refused(address, request, &error);
         }
+        let acknowledged = if *replicas > 0 { values.pop() } else { None };
+        let answer = values.swap_remove(*before);
+        if !request.answer.fits(&answer) {
+            request.unsure = true;
+            let odd = RedisError::from((ErrorKind::Parse, "an answer of another kind"));
+            return self.broken(address, &odd);
+        }
         self.server.note_answer(address);
         if *replicas > 0 {
-            match values.pop() {
+            match acknowledged {
                 Some(Value::Int(have)) if have >= i64::from(*replicas) => {}
                 _ => {
                     if let Some(link) = self.links.get_mut(address) {
@@ -319,7 +358,7 @@ impl Client {
                 }
             }
         }
-        Outcome::Done(values.swap_remove(*before))
+        Outcome::Done(answer)
     }
 
     /// Drops a broken connection.
@@ -451,7 +490,35 @@ mod tests {
     }
 
     fn request(text: &str, replicated: bool) -> Request {
-        Request::new(0, format!("{text}\r\n").into_bytes(), 64, replicated)
+        let request = Request::new(0, format!("{text}\r\n").into_bytes(), Answer::Number, 64);
+        if replicated { request.replicated() } else { request }
+    }
+
+    /// Shows that an answer of another kind is none. A reader took it for the answer that the keys
+    /// are missing, and declared their pages lost.
+    #[test]
+    fn an_answer_of_another_kind_breaks_the_connection() {
+        let (mut client, address) = client_of_a_node();
+        let mut requests = [Request::new(0, b"=1\r\n".into(), Answer::Values(1), 64)];
+        client.attempt(&mut requests);
+        let [request] = &requests;
+        let text = format!("{:?}", request.outcome);
+        assert!(text.starts_with("Pending") && text.contains("no valid answer"), "{text}");
+        assert!(request.unsure && !client.links.contains_key(&address));
+        let values = |all: &[Value]| Value::Array(all.to_vec());
+        let (page, none) = (|| Value::BulkString(b"page".into()), Value::Nil);
+        for (answer, value, fits) in [
+            (Answer::Values(2), values(&[page(), none.clone()]), true),
+            (Answer::Values(2), values(&[page()]), false),
+            (Answer::Values(1), values(&[Value::Int(1)]), false),
+            (Answer::Values(1), none.clone(), false),
+            (Answer::Okay, none, false),
+            (Answer::Okay, Value::Okay, true),
+            (Answer::Number, Value::Okay, false),
+            (Answer::Number, Value::Int(0), true),
+        ] {
+            assert_eq!(answer.fits(&value), fits, "{answer:?} {value:?}");
+        }
     }
 
     /// A server was restarted between two requests of one attempt. The first took the answer of the

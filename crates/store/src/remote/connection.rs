@@ -4,8 +4,8 @@
 //! * CONNECTION-1: the largest length of an answer is known before it is read. A node that sends
 //!   more is broken.
 //! * CONNECTION-2: an answer comes within the setting `answer` from the start of the wait. Data
-//!   that has arrived by then is taken. A node that sends byte by byte does not count as answering.
-//!   Sending has an equal time limit.
+//!   that has arrived by then is taken, for no longer than that time again. A node that sends byte
+//!   by byte does not count as answering. Sending has an equal time limit.
 //! * CONNECTION-3: a wait that the kernel cuts short is continued. A receive with a time limit ends
 //!   with EINTR if its thread is stopped and goes on (job control, a freezer, a debugger). It also
 //!   does when a read of io_uring completes.
@@ -195,7 +195,11 @@ impl Wire {
     }
 
     fn look_at_the_time(&mut self) -> io::Result<()> {
-        if !self.late && Instant::now() >= self.until {
+        let beyond = Instant::now().checked_duration_since(self.until);
+        if beyond.is_some_and(|beyond| beyond > self.limit) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        if !self.late && beyond.is_some() {
             self.late = true;
             self.tcp.set_read_timeout(Some(LATE))?;
             self.tcp.set_write_timeout(Some(LATE))?;
@@ -317,14 +321,27 @@ mod tests {
 
     #[test]
     fn an_answer_that_has_arrived_is_read_though_its_time_is_over() {
-        let mut one = sends(Duration::from_secs(1), b"$4\r\nfour\r\n");
+        let mut one = sends(LONG, b"$4\r\nfour\r\n");
         let wire = one.wire();
         ebb_testing::eventually("all has arrived", || wire.tcp.peek(&mut [0; 16]).ok() == Some(10));
         wire.begin(16).expect("a limit of time");
-        wire.until -= Duration::from_secs(2);
+        wire.until -= LONG;
         let mut got = [0; 16];
         assert_eq!(wire.read(&mut got).expect("it is there"), 10);
         assert!(wire.late);
         assert_eq!(wire.read(&mut got).expect_err("no more").kind(), ErrorKind::WouldBlock);
+    }
+
+    /// Shows that a server that sends without pause cannot keep a thread beyond twice the limit.
+    #[test]
+    fn an_answer_that_goes_on_long_after_its_time_is_a_timeout() {
+        let mut one = to(LONG, |mut caller| while caller.write_all(b"1").is_ok() {});
+        let wire = one.wire();
+        wire.begin(1 << 20).expect("a limit of time");
+        assert_eq!(wire.read(&mut [0]).expect("it sends"), 1);
+        wire.until -= 2 * LONG;
+        let error = wire.read(&mut [0]).expect_err("the time is over");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(redis::RedisError::from(error).is_timeout());
     }
 }

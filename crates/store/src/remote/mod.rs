@@ -33,9 +33,8 @@ use crate::file::space::{RUN_MAX, Space};
 use crate::inject::Injector;
 use crate::page::Page;
 use crate::{Notice, lock};
-use client::{Client, Outcome, Request, word, words};
+use client::{Answer, Client, Outcome, Request, word, words};
 use ebb_mm::types::PAGE_SIZE;
-use redis::Value;
 use server::{Server, slot_of};
 use std::collections::HashSet;
 use std::io::{self, Write as _};
@@ -187,13 +186,18 @@ impl Remote {
         self.refused.store(false, Ordering::Relaxed);
     }
 
-    /// Creates a command on keys of one group. The answer has at most `bytes` bytes for each key.
-    fn on_keys(&self, command: &str, pages: &[u32], bytes: usize) -> Request {
+    /// Creates a request of the pages of one group.
+    fn get(&self, pages: &[u32]) -> Request {
+        self.on_keys("MGET", pages, Answer::Values(pages.len()), pages.len() * VALUE_MAX)
+    }
+
+    /// Creates a command on keys of one group. The answer has at most `bound` bytes.
+    fn on_keys(&self, command: &str, pages: &[u32], answer: Answer, bound: usize) -> Request {
         let mut packed = Vec::new();
         words(&mut packed, 1 + pages.len());
         word(&mut packed, &[command.as_bytes()]);
         pages.iter().for_each(|&page| word(&mut packed, &[&self.page_key(page)]));
-        Request::new(self.slot(pages[0]), packed, pages.len() * bytes, false)
+        Request::new(self.slot(pages[0]), packed, answer, bound)
     }
 
     fn note_read(&self, pages: usize, began: Instant) {
@@ -292,7 +296,7 @@ impl RemoteTier {
             let removals = self.sweeper.removals();
             let taken = lock(&self.shared.space).allocate(wanted);
             // REMOTE-1: some numbers may be about to become free.
-            let left = self.shared.server.spec.wait.saturating_sub(began.elapsed());
+            let left = self.shared.server.time_left(began.elapsed());
             if taken.is_some() || !self.sweeper.wait_beyond(removals, left) {
                 return taken;
             }
@@ -340,19 +344,15 @@ impl RemoteTier {
                 }
             }
         }
-        let mut request = [Request::new(shared.slot(first), packed, 0, true)];
+        let request = Request::new(shared.slot(first), packed, Answer::Okay, 0).replicated();
+        let mut request = [request];
         client.run(&mut request);
         let [request] = request;
-        if request.unsure
-            || matches!(&request.outcome, Outcome::Done(answer) if *answer != Value::Okay)
-        {
+        if request.unsure {
             shared.note_unsure(first..first + pages.len() as u32);
         }
         let result = match &request.outcome {
-            Outcome::Done(Value::Okay) => Ok(true),
-            Outcome::Done(_) => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "it does not confirm the write"))
-            }
+            Outcome::Done(_) => Ok(true),
             Outcome::Full(why) => {
                 if !shared.full.swap(true, Ordering::Relaxed) {
                     shared.server.tell(&format!("full: {why}"));
@@ -372,7 +372,7 @@ impl RemoteTier {
         let began = Instant::now();
         let shared = &*self.shared;
         shared.injector.read()?;
-        let mut request = [shared.on_keys("MGET", &[page], VALUE_MAX).with_own_time()];
+        let mut request = [shared.get(&[page]).with_own_time()];
         let mut client = Client::new(shared.server.clone());
         client.run(&mut request);
         let [Request { outcome, .. }] = request;
@@ -413,7 +413,7 @@ impl RemoteTier {
         word(&mut packed, &[b"UNLINK"]);
         let run = format!("{}run", shared.prefix);
         word(&mut packed, &[run.as_bytes()]);
-        let mut request = [Request::new(slot_of(run.as_bytes()), packed, 0, false)];
+        let mut request = [Request::new(slot_of(run.as_bytes()), packed, Answer::Number, 0)];
         writer.client.run_within(&mut request, limit.saturating_sub(began.elapsed()), true);
         left += usize::from(!matches!(request[0].outcome, Outcome::Done(_)));
         if left > 0 {

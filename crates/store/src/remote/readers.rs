@@ -7,8 +7,8 @@
 //! * READERS-2: a read whose node does not answer goes back into the queue; the threads go on with
 //!   others.
 
+use super::Remote;
 use super::client::{Client, Outcome, Request};
-use super::{Remote, VALUE_MAX};
 use crate::file::space::RUN_MAX;
 use crate::lock;
 use crate::reads::{Job, Jobs, signal};
@@ -123,6 +123,8 @@ impl Queue {
         if !jobs.is_empty() {
             let due = Instant::now() + RETRY;
             lock(&self.state).later.extend(jobs.into_iter().map(|job| (due, job)));
+            // This thread may take other reads next, which take long.
+            self.changed.notify_one();
         }
     }
 }
@@ -159,7 +161,7 @@ fn perform(remote: &Remote, client: &mut Client, mut jobs: Jobs) -> (Jobs, Jobs)
         let same = |a: &u8, b: &u8| number(*a) as usize / RUN_MAX == number(*b) as usize / RUN_MAX;
         for group in pages.chunk_by(same) {
             let numbers: Vec<u32> = group.iter().map(|&page| number(page)).collect();
-            requests.push(remote.on_keys("MGET", &numbers, VALUE_MAX).with_own_time());
+            requests.push(remote.get(&numbers).with_own_time());
             parts.push(Part { job: at, pages: group.to_vec() });
         }
     }

@@ -242,6 +242,14 @@ impl Server {
         Err(NotNow::Away(away.why.clone()))
     }
 
+    /// Returns how long a wait that has lasted for `waited` may still last. While some address is
+    /// away, that is no longer than for this address. So several waits together last no longer than
+    /// one.
+    pub(super) fn time_left(&self, waited: Duration) -> Duration {
+        let away = lock(&self.away).values().map(|away| away.since.elapsed()).max();
+        self.spec.wait.saturating_sub(waited.max(away.unwrap_or_default()))
+    }
+
     /// Records that an address has answered.
     pub(super) fn note_answer(&self, address: &Address) {
         if self.away_count.load(Ordering::Relaxed) == 0 {
@@ -412,6 +420,7 @@ mod tests {
         let server = Server::new(TierName::Redis(0), &spec, None, None, notice);
         let address = spec.hosts[0].clone();
         assert!(server.begin(&address).is_ok() && server.begin(&address).is_ok());
+        assert!(!server.time_left(Duration::ZERO).is_zero());
         let times = |change: fn(&mut Away, Duration)| {
             change(lock(&server.away).get_mut(&address).expect("it is away"), ages);
         };
@@ -434,6 +443,7 @@ mod tests {
             away.since -= 2 * ages;
             away.next_try = away.since;
         });
+        assert!(server.time_left(Duration::ZERO).is_zero(), "another wait has lasted as long");
         assert!(server.begin(&address).is_ok());
         assert!(matches!(server.begin(&address), Err(NotNow::Lost(_))), "for too long");
         server.note_answer(&address);

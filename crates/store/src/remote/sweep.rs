@@ -1,10 +1,9 @@
 //! Sweeper: the thread that removes the keys of freed pages.
 
 use super::Remote;
-use super::client::{Client, Outcome, Request};
+use super::client::{Answer, Client, Outcome, Request};
 use crate::file::space::RUN_MAX;
 use crate::lock;
-use redis::Value;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -145,7 +144,7 @@ pub(super) fn remove(
     let same = |a: &u32, b: &u32| *a as usize / RUN_MAX == *b as usize / RUN_MAX;
     let groups: Vec<&[u32]> = pages.chunk_by(same).collect();
     let request = |group: &&[u32]| {
-        let request = remote.on_keys("UNLINK", group, 0);
+        let request = remote.on_keys("UNLINK", group, Answer::Number, 0);
         if closing.is_some() { request.with_own_time() } else { request }
     };
     let mut requests: Vec<Request> = groups.iter().map(request).collect();
@@ -158,7 +157,7 @@ pub(super) fn remove(
         if request.unsure {
             remote.note_unsure(group.iter().copied());
         }
-        let done = matches!(request.outcome, Outcome::Done(Value::Int(_)));
+        let done = matches!(request.outcome, Outcome::Done(_));
         let all = if done { &mut removed } else { &mut left };
         all.extend_from_slice(group);
     }
