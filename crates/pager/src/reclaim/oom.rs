@@ -179,9 +179,10 @@ impl NoProgress {
         self.elapsed(pager).saturating_sub(self.uncounted(pager))
     }
 
-    /// Whether threads have waited without progress for longer than `time`.
+    /// Whether threads have waited without progress for longer than `time`, with all that does not
+    /// count for the end.
     pub fn lasts(&self, pager: &Pager, time: Duration) -> bool {
-        self.since.is_some() && self.time(pager) > time
+        self.since.is_some() && self.elapsed(pager) > time
     }
 
     /// Whether threads have waited without progress for longer than `patience`.
