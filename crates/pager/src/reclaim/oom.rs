@@ -17,11 +17,11 @@
 //!   first. Children that were born before the wait may join one after another. That also puts off
 //!   the end, because pages that they share cannot leave before the last of them has joined.
 //! * OOM-4: a busy machine is no reason to end a run (PATIENCE-2). A round does not count while a
-//!   child or agent of OOM-3 wants a CPU. Nor does it count after an agent has left a batch
-//!   unanswered because it got no CPU, until it answers one. kswapd's own waits for a CPU do not
-//!   count either, and it must have seen enough rounds ([`ROUNDS_MIN`]). Children that were born
-//!   during the wait do not put off the end. If children are born all the time, one of them always
-//!   wants a CPU. Then the program keeps the CPUs busy itself.
+//!   child or agent of OOM-3 wants a CPU. Nor does it count while an agent is passed over because it
+//!   got no CPU for its last batch. kswapd's own waits for a CPU do not count either, and it must
+//!   have seen enough rounds ([`ROUNDS_MIN`]). Children that were born during the wait do not put
+//!   off the end. If children are born all the time, one of them always wants a CPU. Then the
+//!   program keeps the CPUs busy itself.
 //! * OOM-5: a process stopped by a signal or a debugger is no reason to end the run. The pages that
 //!   it occupies are overcommitted to the others (`Reclaim::set_overcommit`), and these store pages
 //!   of their own. A thread that still waits without progress waits for the store, as beside a
@@ -240,7 +240,9 @@ impl NoProgress {
             *watched = new;
         }
         let proven = now.ran.saturating_sub(watched.first.ran) >= PROOF;
-        (now.wants_cpu() || now.sleeps() && watched.owes) && !proven
+        // When the silence is over, the agent gets another batch, if it has pages that can leave.
+        let is_passed_over = watched.owes && mm.update_silence();
+        (now.wants_cpu() || now.sleeps() && is_passed_over) && !proven
     }
 }
 
@@ -621,11 +623,12 @@ mod tests {
         assert!(reclaim.no_progress.is_long(&pager) && reclaim.is_out_of_memory());
     }
 
-    /// Shows that an agent without a CPU puts off the end until it answers a batch. The pager takes
-    /// such an agent for silent only for a moment after each batch. Between two batches the agent
-    /// counted as one that answers, and the run was ended.
+    /// Shows that an agent without a CPU puts off the end as long as it leaves batches unanswered.
+    /// The pager takes such an agent for silent only for a moment after each batch. Between two
+    /// batches the agent counted as one that answers, and the run was ended. An agent that gets no
+    /// further batch has no page that can leave, and puts off nothing.
     #[test]
-    fn an_agent_that_came_too_late_for_its_batch_puts_off_the_end_until_it_answers_one() {
+    fn an_agent_that_gets_no_cpu_for_its_batches_puts_off_the_end() {
         let clock = Clock::simulated();
         let pager = Arc::new(pager_by(clock.clone()));
         let mut reclaim = Reclaim::new(&pager);
@@ -638,20 +641,24 @@ mod tests {
         pager.add_mm(&mm).expect("no descriptor to add");
         pager.frozen.store(1, Relaxed);
         clock.advance(Duration::from_secs(1));
-        let wait = |reclaim: &mut Reclaim| {
-            for _ in 0..4 * ROUNDS_MIN {
-                clock.advance(Duration::from_millis(100));
+        // A batch lasts a second. The round after it finds the agent silent.
+        let wait = |reclaim: &mut Reclaim, lacks_cpu: Option<bool>| {
+            for round in 0..4 * ROUNDS_MIN {
+                if let Some(lacks_cpu) = lacks_cpu.filter(|_| round.is_multiple_of(2)) {
+                    clock.advance(Duration::from_secs(1));
+                    mm.note_unanswered();
+                    reclaim.no_progress.note_unanswered(&mm, lacks_cpu);
+                }
                 reclaim.count_round_without_progress();
+                clock.advance(Duration::from_millis(100));
             }
-            reclaim.is_out_of_memory()
+            let over = reclaim.is_out_of_memory();
+            reclaim.no_progress.end();
+            over
         };
-        reclaim.no_progress.note_unanswered(&mm, true);
-        assert!(!wait(&mut reclaim));
-        reclaim.no_progress.note_answered(mm.id);
-        assert!(wait(&mut reclaim), "the agent has answered");
-        reclaim.no_progress.end();
-        reclaim.no_progress.note_unanswered(&mm, false);
-        assert!(wait(&mut reclaim), "the agent lacked no CPU");
+        assert!(!wait(&mut reclaim, Some(true)));
+        assert!(wait(&mut reclaim, Some(false)), "the agent lacks no CPU");
+        assert!(wait(&mut reclaim, None), "the agent has nothing to do");
         child.kill().expect("it runs");
         child.wait().expect("it was a child");
     }
