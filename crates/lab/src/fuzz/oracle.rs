@@ -7,6 +7,7 @@
 //! * ORACLE-1: a rule uses only figures of virtual time and counts, so it gives one answer on every
 //!   computer.
 
+use crate::machine::live::{OUT_OF_MEMORY, THRASHING};
 use crate::machine::{Outcome, Patience};
 use crate::scenario::{Scenario, run_with};
 
@@ -199,7 +200,7 @@ impl Seen<'_> {
 }
 
 /// Ends of a run that violate no law. Other rules cover them, or, under Ebb, all storage is full.
-const OTHER_ENDS: [&str; 3] = ["stands still", "nothing will wake", "out of memory: nothing more"];
+const OTHER_ENDS: [&str; 4] = ["stands still", "nothing will wake", OUT_OF_MEMORY, THRASHING];
 
 fn books(seen: &Seen<'_>) -> Option<String> {
     let error = seen.run.as_ref().err()?;

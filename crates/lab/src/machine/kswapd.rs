@@ -196,7 +196,7 @@ impl Machine {
         let next = self.mem.live_step(self.now);
         let kswapd = &mut self.kswapds[id];
         let after = match next {
-            Some(Next::Work(ns)) => {
+            Ok(Next::Work(ns)) => {
                 if kswapd.awake_since.is_none() {
                     kswapd.awake_since = Some(self.now);
                     self.kswapd_works(true);
@@ -209,13 +209,13 @@ impl Machine {
                     kswapd.awake_ns += self.now - since;
                     self.kswapd_works(false);
                 }
-                (other == Some(Next::Nap)).then(|| self.mem.timer(NAP_MS * 1_000_000))
+                (other == Ok(Next::Nap)).then(|| self.mem.timer(NAP_MS * 1_000_000))
             }
         };
         after.into_iter().for_each(|ns| self.kswapd_after(id, ns));
-        if next.is_none() {
-            // `ebb run` also ends a run in which memory runs out.
-            self.failed = Some("out of memory: nothing more can be stored");
+        // `ebb run` also ends such a run.
+        if let Err(why) = next {
+            self.failed = Some(why);
         }
     }
 

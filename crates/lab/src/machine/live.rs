@@ -125,6 +125,11 @@ const STRETCH: u64 = 4;
 const RETRY_NS: u64 = 50_000;
 /// Nanoseconds without a stored page after which the run fails, if threads wait for memory.
 const HOPELESS_NS: u64 = 2_000_000_000;
+/// End of a run under Ebb in which memory runs out.
+pub const OUT_OF_MEMORY: &str = "out of memory: nothing more can be stored";
+/// End of a run under Ebb whose working set must stay in memory.
+pub const THRASHING: &str =
+    "thrashing: the pages used in the last gen.min_ttl_ms do not fit in the limit";
 /// Nanoseconds between two decisions on the share of compressed memory ([`Engine::note_loads`]).
 const WEIGH_NS: u64 = 100_000_000;
 /// The pages that entered compressed memory last, and as many that left it last, are its edges
@@ -527,14 +532,14 @@ impl Live {
     /// Carries out one order of the engine.
     ///
     /// # Errors
-    /// The run is out of memory: nothing was stored for [`HOPELESS_NS`], or only the working set is
-    /// left.
+    /// The reason why the run ends: nothing was stored for [`HOPELESS_NS`], or only the working set
+    /// is left.
     pub(super) fn step(
         &mut self,
         now: u64,
         swap: Option<&mut Device>,
         stat: &VmStat,
-    ) -> Result<Next, ()> {
+    ) -> Result<Next, &'static str> {
         self.engine.set.set_now_ms(now / 1_000_000);
         if now >= self.weighed_ns + WEIGH_NS {
             self.weighed_ns = now;
@@ -576,9 +581,9 @@ impl Live {
                 self.engine.set.retry_unstorable(u64::MAX);
                 let since = *self.no_progress_since_ns.get_or_insert(now);
                 let given_up = self.memory_stalled && now > since + HOPELESS_NS;
-                return if given_up { Err(()) } else { Ok(Next::Work(1_000_000)) };
+                return if given_up { Err(OUT_OF_MEMORY) } else { Ok(Next::Work(1_000_000)) };
             }
-            Do::Thrashing => return Err(()),
+            Do::Thrashing => return Err(THRASHING),
             Do::Again => {
                 let gone = self.discard_pending();
                 return Ok(Next::Work(1_000 + gone * self.spec.drop_ns));
@@ -740,8 +745,17 @@ mod tests {
     /// Builds a machine with `limit` pages of memory under Ebb, and the steps of one program. The
     /// program writes each of `pages` and then reads each.
     fn run(limit: u64, pages: u32, spec: &LiveSpec) -> (Machine, Vec<Step>) {
+        run_with(Evidence::Standby.tunables(), limit, pages, spec)
+    }
+
+    fn run_with(
+        tunables: Tunables,
+        limit: u64,
+        pages: u32,
+        spec: &LiveSpec,
+    ) -> (Machine, Vec<Step>) {
         let mut m = machine();
-        m.mem.live = Some(Box::new(Live::new(spec, limit, Evidence::Standby.tunables())));
+        m.mem.live = Some(Box::new(Live::new(spec, limit, tunables)));
         let anon = Backing::Anon;
         let region =
             Region { pages: pages.into(), backing: anon, recency: true, exec: false, processes: 1 };
@@ -806,6 +820,19 @@ mod tests {
         let (mut m, steps) = run(2000, 3600, &spec);
         m.add_thread(Box::new(Scripted(vec![steps])), 1, true);
         let error = m.run().expect_err("there is no room");
-        assert!(error.starts_with("out of memory"), "{error}");
+        assert!(error.starts_with(OUT_OF_MEMORY), "{error}");
+    }
+
+    /// Shows that a run whose working set must stay ends with that reason. It ended with the message
+    /// for a full store.
+    #[test]
+    fn a_run_whose_working_set_must_stay_ends_as_thrashing() {
+        let spec = LiveSpec { on: true, file: true, ..LiveSpec::default() };
+        let mut tunables = Evidence::Standby.tunables();
+        tunables.mglru.min_ttl_ms = 3_600_000;
+        let (mut m, steps) = run_with(tunables, 2000, 3600, &spec);
+        m.add_thread(Box::new(Scripted(vec![steps])), 1, true);
+        let error = m.run().expect_err("no page may leave");
+        assert!(error.starts_with(THRASHING), "{error}");
     }
 }

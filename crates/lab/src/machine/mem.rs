@@ -492,10 +492,10 @@ impl Mem {
         fault
     }
 
-    /// Does one step of kswapd under Ebb. Returns none if the run is out of memory.
-    pub(super) fn live_step(&mut self, now: u64) -> Option<Next> {
-        let live = self.live.as_mut()?;
-        live.step(now, self.out.swap.as_mut(), &self.stat).ok()
+    /// Does one step of kswapd under Ebb. The error is the reason why the run ends.
+    pub(super) fn live_step(&mut self, now: u64) -> Result<Next, &'static str> {
+        let live = self.live.as_mut().expect("a machine under Ebb");
+        live.step(now, self.out.swap.as_mut(), &self.stat)
     }
 
     /// Frees pages: `munmap` or the end of a process. Returns the cost in nanoseconds.
