@@ -22,6 +22,12 @@ macro_rules! counters {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text),+ }
             }
+
+            /// Returns the meaning of the counter.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim()),+ }
+            }
         }
     };
 }
@@ -105,47 +111,47 @@ counters! {
     NrWritten "nr_written",
     /// Unevictable pages taken off the lists.
     UnevictableCulled "unevictable_pgs_culled",
-    /// Ebb: folios scanned in a generation list, evicted or not.
+    /// Folios scanned in a generation list, evicted or not.
     EbbScanned "ebb_scanned",
-    /// Ebb: folios protected by their tier.
+    /// Folios protected by their tier.
     EbbProtected "ebb_protected",
-    /// Ebb: folios promoted by a page-table walk.
+    /// Folios promoted by a page-table walk.
     EbbWalkPromoted "ebb_walk_promoted",
-    /// Ebb: table entries walked.
+    /// Table entries walked.
     EbbWalkEntries "ebb_walk_entries",
-    /// Ebb: tables skipped by their own accessed bit.
+    /// Tables skipped by their own accessed bit.
     EbbWalkSkipNonLeaf "ebb_walk_skip_nonleaf",
-    /// Ebb: tables skipped by the Bloom filter.
+    /// Tables skipped by the Bloom filter.
     EbbWalkSkipBloom "ebb_walk_skip_bloom",
-    /// Ebb: generations created.
+    /// Generations created.
     EbbAged "ebb_aged",
-    /// Ebb: folios moved to the next generation by aging.
+    /// Folios moved to the next generation by aging.
     EbbAgedFolios "ebb_aged_folios",
-    /// Ebb: neighbours that eviction found accessed.
+    /// Neighbours that eviction found accessed.
     EbbLookAround "ebb_look_around",
-    /// Ebb: wake-ups of the flusher requested.
+    /// Wake-ups of the flusher requested.
     EbbFlusherWake "ebb_flusher_wake",
-    /// Ebb: pages scanned in the classic inactive lists.
+    /// Pages scanned in the classic inactive lists.
     EbbClassicScanned "ebb_classic_scanned",
-    /// Ebb: folios moved to another generation together with others, as one list segment.
+    /// Folios moved to another generation together with others, as one list segment.
     EbbBulkMoved "ebb_bulk_moved",
-    /// Ebb: folios moved whose sizes were added to the counters in a batch.
+    /// Folios moved whose sizes were added to the counters in a batch.
     EbbCounterBatched "ebb_counter_batched",
-    /// Ebb: prefetches of the folio records that a list walk needs next.
+    /// Prefetches of the folio records that a list walk needs next.
     EbbLookedAhead "ebb_looked_ahead",
-    /// Ebb: dirty or written-back folios that eviction met.
+    /// Dirty or written-back folios that eviction met.
     EbbDirtyMet "ebb_dirty_met",
-    /// Ebb: scans of a generation list that examined folios and took none.
+    /// Scans of a generation list that examined folios and took none.
     EbbScannedNoProgress "ebb_scanned_no_progress",
-    /// Ebb: accessed folios that eviction met.
+    /// Accessed folios that eviction met.
     EbbRefsMet "ebb_refs_met",
-    /// Ebb: accessed folios that got a second chance.
+    /// Accessed folios that got a second chance.
     EbbSecondChance "ebb_second_chance",
-    /// Ebb: folios protected by the refault rate of their tier.
+    /// Folios protected by the refault rate of their tier.
     EbbTierKept "ebb_tier_kept",
-    /// Ebb: folios put on probation.
+    /// Folios put on probation.
     EbbProbation "ebb_probation",
-    /// Ebb: positions by which memcgs moved in the order of visits.
+    /// Positions by which memcgs moved in the order of visits.
     EbbMemcgRotated "ebb_memcg_rotated",
 }
 
