@@ -32,6 +32,8 @@ use ebb_sys::limits::Limit;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
+pub use run::{OwnSwitch, own_switches};
+
 /// Commit of the build, if git was available; `+` means with changes.
 pub const COMMIT: Option<&str> = option_env!("EBB_COMMIT");
 

@@ -47,9 +47,6 @@ const TAKEN: [i32; 10] = [
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// Exit status of a failure of Ebb itself.
 pub const FAILED: u8 = 125;
-/// Switches of the pager, besides those of the engine.
-const OWN_SWITCHES: &str = "standby=0..900, readahead=0..256, look_around=0|1, cpu_follow=0|1, split=0|1, \
-                            eager=0|1 and io_uring=0|1";
 /// Number of descriptors that the pager needs for itself and one process.
 const DESCRIPTORS_MIN: u64 = 32;
 
@@ -473,6 +470,61 @@ fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, 
     Ok(high)
 }
 
+/// A switch of the pager itself.
+#[derive(Debug)]
+pub struct OwnSwitch {
+    /// Key of the switch.
+    pub key: &'static str,
+    /// Values that it may have.
+    pub values: &'static str,
+    /// Value without a setting.
+    pub default: u32,
+    /// Meaning of the switch.
+    pub meaning: &'static str,
+}
+
+/// Returns the switches of the pager, besides those of the engine.
+#[must_use]
+pub fn own_switches() -> [OwnSwitch; 7] {
+    let config = Config::default();
+    let switch = |key, values, default, meaning| OwnSwitch { key, values, default, meaning };
+    let flag = |key, default, meaning| switch(key, "0|1", u32::from(default), meaning);
+    [
+        switch(
+            "standby",
+            "0..900",
+            config.standby_permille,
+            "Share of the resident pages on the standby list, in permille.",
+        ),
+        switch(
+            "readahead",
+            "0..256",
+            config.readahead_pages,
+            "Most pages fetched ahead of a sequential pass.",
+        ),
+        flag(
+            "look_around",
+            config.look_around,
+            "Standby pages ahead of a pass are reactivated with the faulting page.",
+        ),
+        flag(
+            "cpu_follow",
+            config.cpu_follow,
+            "The fault thread may stay on the CPU of the one faulting thread.",
+        ),
+        flag("split", config.split, "The share of compressed memory adapts to demand."),
+        flag("eager", config.eager, "Every area is managed from the start of the run."),
+        flag("io_uring", config.io_uring, "The file tier may use io_uring."),
+    ]
+}
+
+/// Returns the switches of the pager for a message.
+fn own_switches_in_words() -> String {
+    let mut all = own_switches().map(|switch| format!("{}={}", switch.key, switch.values)).to_vec();
+    let last = all.pop().unwrap_or_default();
+    format!("the switches of the pager are {} and {last}", all.join(", "))
+}
+
 /// Checks that a switch and its value are valid.
 pub fn check_switch(setting: &str) -> Result<(), String> {
     apply(&mut Config::default(), setting)
@@ -492,9 +544,7 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
             "standby" | "readahead" | "look_around" | "cpu_follow" | "split" | "eager" | "io_uring",
             _,
         ) => {
-            return Err(format!(
-                "--set {setting}: no valid value; the switches of the pager are {OWN_SWITCHES}"
-            ));
+            return Err(format!("--set {setting}: no valid value; {}", own_switches_in_words()));
         }
         (key, _) if Tunables::LAB_ONLY.contains(&key) => {
             return Err(format!(
@@ -504,7 +554,7 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
         _ => {
             config.switches.push(setting.to_owned());
             config.tunables().map_err(|error| {
-                format!("--set {setting}: {error}; the switches of the pager are {OWN_SWITCHES}")
+                format!("--set {setting}: {error}; {}", own_switches_in_words())
             })?;
         }
     }

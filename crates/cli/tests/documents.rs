@@ -1,10 +1,11 @@
 //! Checks the tables, paths, names and links in the documents against the repository.
 
+use ebb_mm::observe::vmstat::Event;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
     "HAZARDS.md",
@@ -12,6 +13,7 @@ const DOCUMENTS: [&str; 11] = [
     "SECURITY.md",
     "docs/guide.md",
     "docs/lab.md",
+    "docs/lab-rows.md",
     "docs/limits.md",
     "docs/release.md",
     "docs/results.md",
@@ -110,13 +112,124 @@ fn crates_stand_in_the_order_of_their_dependencies() {
     assert!(crates.keys().eq(above.iter()), "crates {:?}, in the table {above:?}", crates.keys());
 }
 
-/// Shows that the page is as `ebb lab policies --reference` writes it.
+/// Shows that the page is as `ebb-lab reference` writes it, and that each line has a meaning.
+#[cfg(all(feature = "lab", feature = "top"))]
 #[test]
-fn the_page_of_switches_is_that_of_the_code() {
+fn the_reference_is_that_of_the_code() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ebb-lab"));
+    let output = command.arg("reference").output().expect("it starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let has_meaning = |line: &str| line.split_once(": ").is_some_and(|(_, text)| !text.is_empty());
+    let lines = text.lines().filter(|line| line.starts_with("* `"));
+    let bare: Vec<_> = lines.filter(|line| !has_meaning(line)).collect();
+    assert!(bare.is_empty(), "without a meaning: {bare:#?}");
     assert!(
-        read("docs/switches.md") == ebb_mm::tunables::reference(),
-        "docs/switches.md is not of today: ebb lab policies --reference > docs/switches.md"
+        read("docs/reference.md") == text,
+        "docs/reference.md is not of today: ebb-lab reference > docs/reference.md"
     );
+}
+
+/// Returns the names in the lines of a section of the reference.
+fn referred<'a>(text: &'a str, heading: &str) -> BTreeSet<&'a str> {
+    let lines = text.lines().skip_while(|line| *line != heading).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('#'));
+    let heads =
+        lines.filter(|line| line.starts_with("* `")).filter_map(|line| line.split(": ").next());
+    heads.flat_map(quoted).filter(|name| !name.starts_with("--")).collect()
+}
+
+/// Returns the fields of a struct, each with its type.
+fn fields<'a>(source: &'a str, name: &str) -> Vec<(&'a str, &'a str)> {
+    let start = format!("struct {name} {{\n");
+    let (_, body) = source.split_once(&start).unwrap_or_else(|| panic!("no struct {name}"));
+    let (body, _) = body.split_once("\n}").expect("the end of a struct");
+    let lines = body.lines().map(|line| line.trim().trim_start_matches("pub "));
+    let lines = lines.filter(|line| !line.starts_with("//") && !line.starts_with('#'));
+    lines.filter_map(|line| line.trim_end_matches(',').split_once(": ")).collect()
+}
+
+/// Adds the keys of a struct in JSON to `keys`, each behind `path`.
+fn keys_of(source: &str, name: &str, path: &str, keys: &mut BTreeSet<String>) {
+    for (field, kind) in fields(source, name) {
+        let kind = kind.trim_start_matches("Option<").trim_end_matches('>');
+        let list = if kind.starts_with("Vec<") { "[]" } else { "" };
+        let kind = kind.trim_start_matches("Vec<");
+        let key = format!("{path}{field}{list}");
+        match kind {
+            "Stages" => {
+                keys.insert(format!("{key}.STAGE"));
+            }
+            "u64" | "u32" | "i32" | "bool" | "String" | "Kind" | "FaultKind" | "Took" => {
+                keys.insert(key);
+            }
+            _ => {
+                // Other files have these structs. Their names differ there.
+                let (file, name) = match kind {
+                    "ebb_control::Faults" => ("control/src/faults.rs", "Faults"),
+                    "Row" => ("control/src/faults.rs", "Row"),
+                    "Cpu" | "Lost" => ("pager/src/costs.rs", kind),
+                    "unmanaged::Line" => ("pager/src/unmanaged.rs", "Line"),
+                    "thrashing::Finding" => ("pager/src/thrashing.rs", "Finding"),
+                    "sampling::Found" => ("pager/src/sampling.rs", "Found"),
+                    "Point" => ("pager/src/sampling.rs", "Point"),
+                    _ => ("pager/src/report.rs", kind),
+                };
+                keys_of(&read(&format!("crates/{file}")), name, &format!("{key}."), keys);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_keys_of_the_report_are_those_of_the_reference() {
+    let report = read("crates/pager/src/report.rs");
+    let text = read("docs/reference.md");
+    let mut keys = BTreeSet::new();
+    keys_of(&report, "Report", "", &mut keys);
+    let (_, section) = text.split_once("## The report in JSON").expect("the section");
+    let mut told = BTreeSet::new();
+    for line in section.lines().filter(|line| line.starts_with("* `")) {
+        let mut object = "";
+        for key in quoted(line.split(": ").next().unwrap_or_default()) {
+            let is_short = key.starts_with('.');
+            told.insert(if is_short { format!("{object}{key}") } else { key.to_owned() });
+            object = if is_short { object } else { key.rsplit_once('.').map_or("", |(o, _)| o) };
+        }
+    }
+    assert_eq!(told, keys);
+    let (_, version) = report.split_once("        schema: ").expect("the version of the keys");
+    let (version, _) = version.split_once(',').expect("the end of the version");
+    assert!(text.contains(&format!("schema {version}.")), "schema {version}");
+}
+
+#[test]
+fn the_metrics_of_a_run_are_those_of_the_reference() {
+    let stat = read("crates/pager/src/stat.rs");
+    let (code, _) = stat.split_once("#[cfg(test)]").expect("the tests");
+    let text = read("docs/reference.md");
+    let mut levels = referred(&text, "## Metrics");
+    // `stat.rs` does not have these: `metrics.rs` makes them.
+    for made in ["pressure_some_seconds", "pressure_full_seconds", "faults{kind}", "waited_seconds"]
+    {
+        assert!(levels.remove(made), "{made}");
+    }
+    let (_, list) = code.split_once("let levels = [").expect("the levels");
+    let (list, _) = list.split_once("];").expect("the end of the levels");
+    let plain = list.split("(\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let mut known: BTreeSet<String> = plain.map(str::to_owned).collect();
+    for what in code.split("name(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+        let tier = if ["pages", "bytes"].contains(&what) { "TIER" } else { "redis" };
+        known.insert(format!("ebb_{tier}_{what}"));
+    }
+    assert_eq!(levels.into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), known);
+    let named = code.split("Event::").skip(1);
+    let named: BTreeSet<&str> = named
+        .filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next())
+        .filter(|name| *name != "ALL")
+        .collect();
+    let counted = Event::ALL.iter().filter(|event| named.contains(format!("{event:?}").as_str()));
+    let counted: BTreeSet<&str> = counted.map(|event| event.name()).collect();
+    assert_eq!(referred(&text, "### Counters of a run"), counted);
 }
 
 #[test]

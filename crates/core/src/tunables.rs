@@ -296,8 +296,7 @@ tunables! {
         /// waits for a tick or until another reclaim makes progress (since Linux 5.16).
         "reclaim.no_progress" no_progress: bool = true;
         /// Tasks wait while other tasks have isolated more than an eighth of the inactive pages
-        /// (classic). Off by default, because tasks would wait on a machine scaled down where they
-        /// do not on the full machine.
+        /// (classic). Off by default, because tasks of a machine scaled down would wait too often.
         "reclaim.isolated" isolated: bool = false;
         /// How long tasks wait for a congested disk, in milliseconds: 4 if most pages are dirty;
         /// 100, as until 2021, if the disk writes.

@@ -1,6 +1,6 @@
 //! Switches whose values are words.
 //!
-//! The comment of a value is its help text in `docs/switches.md`.
+//! The comment of a value is its help text in `docs/reference.md`.
 
 use super::value::Value;
 
@@ -63,9 +63,8 @@ choices! {
     LookAround {
         /// Never. Only aging's walk of the page tables sees them.
         Off = "off",
-        /// In a pass that frees few of the pages it scans. There pages are accessed more often than
-        /// they are scanned, and only the look-around tells them apart. If eviction always looks
-        /// around, a sequential pass of the program makes pages young that it has finished with.
+        /// In a pass that frees few of the pages it scans. There only the look-around tells pages
+        /// apart. Elsewhere it makes pages young that a sequential pass has finished with.
         Pressed = "pressed",
         /// Always.
         On = "on",

@@ -1,25 +1,20 @@
-//! Writes the reference of the switches: `docs/switches.md`.
+//! Writes the part of `docs/reference.md` about switches.
 
 use super::{MEANINGS, PRESETS, Row, Tunables};
 
-/// Groups of switches in the order of the page: first word of the key, title and description.
-const GROUPS: [(&str, &str, &str); 7] = [
-    ("", "Both kinds of lists", "Switches of both kinds of lists."),
-    ("gen", "Generations", "The multi-gen LRU: `lru=gen`."),
-    (
-        "classic",
-        "Active and inactive lists",
-        "The classic LRU: `lru=classic`, and what older kernels did.",
-    ),
-    (
-        "reclaim",
-        "Reclaim",
-        "How much is reclaimed at a time, which tasks wait, and when reclaim gives up.",
-    ),
-    ("kswapd", "kswapd", "When kswapd sleeps, and how it flags the state of a node."),
-    ("swap", "Swap", "Where swapped pages are stored, and which pages are read with one."),
-    ("file", "Files", "Pages of files, in the laboratory."),
+/// Groups of switches in the order of the page: first word of the key, and title.
+const GROUPS: [(&str, &str); 7] = [
+    ("", "Both kinds of lists"),
+    ("gen", "Generations (`lru=gen`)"),
+    ("classic", "Active and inactive lists (`lru=classic`)"),
+    ("reclaim", "Reclaim"),
+    ("kswapd", "kswapd"),
+    ("swap", "Swap"),
+    ("file", "Files"),
 ];
+
+/// Presets that stand for kernels.
+const KERNELS: [&str; 4] = ["k612", "k618", "k72", "classic"];
 
 fn group(key: &str) -> &str {
     // `lru` and `lru.add_batch` belong to both kinds of lists.
@@ -27,15 +22,9 @@ fn group(key: &str) -> &str {
 }
 
 fn line(row: &Row, presets: &[(&str, Vec<Row>)]) -> String {
-    let mut text = format!("* **`{}={}`** {}", row.key, row.value, row.meaning);
-    if row.meanings.is_empty() && row.expected != "a number" {
-        text += &format!(" (`{}`)", row.expected.replace('|', "`, `"));
-    }
-    if Tunables::LAB_ONLY.contains(&row.key) {
-        text += " (Only in `ebb lab`.)";
-    }
-    for (value, meaning) in row.meanings {
-        text += &format!("\n  * `{value}`: {}", meaning.trim());
+    let mut text = format!("* `{}={}`: {}", row.key, row.value, row.meaning);
+    if row.meanings.is_empty() && !["a number", "on|off"].contains(&row.expected.as_str()) {
+        text += &format!(" (`{}`)", row.expected);
     }
     let mut others: Vec<(&str, Vec<&str>)> = Vec::new();
     for (preset, rows) in presets {
@@ -48,11 +37,25 @@ fn line(row: &Row, presets: &[(&str, Vec<Row>)]) -> String {
         }
     }
     if !others.is_empty() {
-        let shown =
-            others.iter().map(|(value, names)| format!("`{value}` in {}", names.join(", ")));
-        text += &format!("\n  * Presets: {}.", shown.collect::<Vec<_>>().join("; "));
+        let shown = others.iter().map(|(value, names)| format!("`{value}` in {}", in_words(names)));
+        text += &format!(" [{}]", shown.collect::<Vec<_>>().join("; "));
+    }
+    if Tunables::LAB_ONLY.contains(&row.key) {
+        text += " (lab)";
+    }
+    for (value, meaning) in row.meanings {
+        text += &format!("\n  * `{value}`: {}", meaning.trim());
     }
     text + "\n"
+}
+
+/// Returns the names of presets, with one word for those of all kernels.
+fn in_words(names: &[&str]) -> String {
+    let others: Vec<&str> = names.iter().filter(|name| !KERNELS.contains(name)).copied().collect();
+    if names.len() < others.len() + KERNELS.len() {
+        return names.join(", ");
+    }
+    [others, vec!["kernels"]].concat().join(", ")
 }
 
 /// Returns all switches in Markdown: groups, defaults, values with their help texts, and the
@@ -63,19 +66,17 @@ pub fn reference() -> String {
         |name: &'static str| (name, Tunables::preset(name).map_or(Vec::new(), |tun| tun.rows()));
     let presets = PRESETS.map(preset);
     let mut text = String::from(
-        "# Switches of the engine\n\n\
-         `--set KEY=VALUE` of `ebb run` and `ebb lab` sets one switch, `--set preset=NAME` several.\n\
-         So does a file (docs/ebb.toml). The values here are the defaults of `ebb lab` and of the\n\
-         library. `ebb run` begins with the preset `standby`, and refuses switches that only `ebb lab`\n\
-         reads. `ebb lab policies --reference` writes this page.\n\n\
-         ## Presets\n\n",
+        "`--set KEY=VALUE` of `ebb run` and `ebb lab` sets one switch, `--set preset=NAME` several. So does\n\
+         a file (docs/ebb.toml). The values here are the defaults of `ebb lab` and of the library.\n\
+         `ebb run` begins with the preset `standby`, and refuses switches marked (lab). Brackets have the\n\
+         values of presets; *kernels* are the last four. A switch with `on` or `off` takes both.\n\n",
     );
     for (name, meaning) in PRESETS.iter().zip(MEANINGS) {
         text += &format!("* `{name}`: {meaning}\n");
     }
     let rows = Tunables::default().rows();
-    for (key, title, about) in GROUPS {
-        text += &format!("\n## {title}\n\n{about}\n\n");
+    for (key, title) in GROUPS {
+        text += &format!("\n### {title}\n\n");
         rows.iter()
             .filter(|row| group(row.key) == key)
             .for_each(|row| text += &line(row, &presets));
@@ -91,12 +92,11 @@ mod tests {
     fn the_reference_has_every_switch_once() {
         let text = reference();
         for key in Tunables::KEYS {
-            assert_eq!(text.matches(&format!("* **`{key}=")).count(), 1, "{key}");
+            assert_eq!(text.matches(&format!("* `{key}=")).count(), 1, "{key}");
         }
-        let looks = "* **`gen.loop=k618`** The eviction loop.\n  \
+        let looks = "* `gen.loop=k618`: The eviction loop. [`k72` in k72]\n  \
                      * `k618`: Computes a scan budget for each batch, returns after aging.\n  \
-                     * `k72`: One scan budget a call, in batches of 64, goes on after aging.\n  \
-                     * Presets: `k72` in k72.\n";
+                     * `k72`: One scan budget a call, in batches of 64, goes on after aging.\n";
         assert!(text.contains(looks), "{text}");
     }
 }

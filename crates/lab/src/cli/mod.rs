@@ -58,12 +58,7 @@ pub enum LabCommand {
     /// Draw miss-ratio curves: miss ratios of policies at many memory sizes
     Mrc(mrc::MrcArgs),
     /// List the policies and the parameters of each
-    Policies {
-        /// Print the engine's switches and the meaning of their values instead, as a page in
-        /// Markdown (docs/switches.md)
-        #[arg(long)]
-        reference: bool,
-    },
+    Policies,
     /// Convert a trace to the compact format
     Convert(ConvertArgs),
     /// Compare replays with miss counts measured elsewhere
@@ -170,7 +165,7 @@ pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::Tune(args) => tune::run(args),
         LabCommand::Replay(args) => run_replay(args),
         LabCommand::Mrc(args) => mrc::run(args),
-        LabCommand::Policies { reference } => run_policies(*reference),
+        LabCommand::Policies => run_policies(),
         LabCommand::Convert(args) => run_convert(args),
         LabCommand::CheckBaseline(args) => check::run(args),
         LabCommand::Rank(args) => rank::run(args),
@@ -345,11 +340,7 @@ fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_policies(reference: bool) -> anyhow::Result<ExitCode> {
-    if reference {
-        print(&tunables::reference())?;
-        return Ok(ExitCode::SUCCESS);
-    }
+fn run_policies() -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for info in POLICIES {
         text += &format!("{:<10} {}\n", info.name, info.about);

@@ -24,7 +24,7 @@ pub fn reference() -> String {
 `ebb lab new FILE` writes a scenario to begin with. `ebb lab new --schema` prints a JSON schema, by which editors complete and
 check (`#:schema FILE` in the first line, for taplo). A scenario needs each key without a default, unless the default is *none*.
 `--set` changes any key for a run: `machine.frames=65536`, `memcg.NAME.limit=0.5`, `workload.KEY=VALUE` for all workloads or
-`workload.NAME.KEY=VALUE` for one. `ebb lab policies --reference` prints the switches that `set` takes.
+`workload.NAME.KEY=VALUE` for one. docs/reference.md lists the switches that `set` takes.
 "
     .to_owned();
     let page = Page { root: &root };

@@ -2,6 +2,7 @@
 //! starts it for these commands (PROGRAMS-1 in `src/lib.rs`).
 
 mod pages;
+mod reference;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -32,9 +33,13 @@ enum Command {
     /// Measure Ebb itself: `account`, `alloc`, `paging`, `processes`, `programs`, `reclaim`, each
     /// with --help
     Bench {
+        /// Benchmark and its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "BENCHMARK")]
         arguments: Vec<String>,
     },
+    /// Write docs/reference.md
+    #[command(hide = true)]
+    Reference,
 }
 
 fn main() -> ExitCode {
@@ -53,6 +58,10 @@ fn start() -> ExitCode {
         Command::Bench { arguments } => {
             ebb_sys::signals::end_on_closed_pipe();
             ebb_bench::main(arguments)
+        }
+        Command::Reference => {
+            pages::print(reference::text().as_bytes());
+            ExitCode::SUCCESS
         }
     }
 }

@@ -61,6 +61,6 @@ pub fn completions(arguments: &CompletionArguments) -> ExitCode {
 }
 
 /// Prints to standard output. A closed pipe is no failure: the reader has seen enough.
-fn print(text: &[u8]) {
+pub fn print(text: &[u8]) {
     let _ = std::io::stdout().write_all(text);
 }
