@@ -55,7 +55,7 @@ impl Server {
     /// Places the pages whose reads have completed.
     pub fn take_completions(&mut self) {
         let pager = self.pager.clone();
-        pager.store.poll_completions(&mut |token, result| match result {
+        pager.budget.store.poll_completions(&mut |token, result| match result {
             Ok(page) => {
                 self.arrived.pages[self.arrived.tokens.len()] = *page;
                 self.arrived.tokens.push(token);
@@ -201,7 +201,7 @@ impl Server {
         self.map_all(mm, state, all, &pages);
         for (mut fault, slot, wanted, joined) in served {
             let kind = match wanted {
-                true if self.pager.store.is_remote(slot) => Kind::Remote,
+                true if self.pager.budget.store.is_remote(slot) => Kind::Remote,
                 true => Kind::File,
                 false => Kind::Ahead,
             };
@@ -235,7 +235,7 @@ impl Server {
         };
         let wanted = loads.iter().map(&mut end).collect();
         drop(resident);
-        self.pager.discard(&dropped);
+        self.pager.budget.discard(&dropped);
         wanted
     }
 

@@ -7,11 +7,11 @@
 //!   sharing changes. So pages that a sharing address space lets go of stay counted until the next
 //!   measurement.
 //!
-//! Lock order: a thread that counts holds `Pager::resident` (the zone is part of it).
+//! Lock order: a thread that counts holds `Budget::resident` (the zone is part of it).
 //! `release_dropped` takes that lock under the state of the address space.
 
+use crate::budget::Budget;
 use crate::mm::{Mm, State};
-use crate::server::Pager;
 use ebb_mm::resident::{Charge, Dropped, Zone};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -55,7 +55,7 @@ impl Mm {
     }
 }
 
-impl Pager {
+impl Budget {
     /// Releases frames, pool slots and store slots that no page uses any more.
     pub fn release_dropped(&self, mm: &Mm, state: &mut State, dropped: &Dropped) {
         for &place in &dropped.pool {

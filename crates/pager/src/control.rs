@@ -46,8 +46,8 @@ pub fn serve(pager: &Pager, request: Request, line: Box<dyn Connection>) {
         Request::Limits(limits) => return resize::asked(pager, limits, line),
         Request::Detach => return detach::asked(pager, line),
         Request::Reclaim(work) => {
-            pager.requests.add(work, line);
-            return pager.kswapd.raise();
+            pager.budget.requests.add(work, line);
+            return pager.budget.kswapd.raise();
         }
     };
     say(&*line, &Ok(response));

@@ -135,7 +135,7 @@ fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
     if let Err(reason) = whole.and_then(|()| all_run(pager)) {
         pager.engine().resize(pages(limit), pages(high), limit / 2);
         pager.detach.on.store(false, SeqCst);
-        pager.wake_kswapd();
+        pager.budget.wake_kswapd();
         return Err(reason);
     }
     // From now on a newly forked child has all its pages, too, and no agent.
@@ -188,12 +188,12 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
             all_run(pager)?;
             return Err("a process does not answer: it gets no CPU".into());
         }
-        pager.kswapd.raise();
+        pager.budget.kswapd.raise();
         pager.host.sleep(PAUSE);
     }
     let plenty = (u64::MAX >> 20) / PAGE_SIZE as u64;
     // Any other change of the limit first checks for a detach, under this lock.
-    let before = pager.limits();
+    let before = pager.budget.limits();
     pager.engine().resize(plenty, plenty, before.0 / 2);
     pager.managing.store(false, SeqCst);
     pager.wake_if_deferred();

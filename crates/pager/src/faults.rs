@@ -573,8 +573,8 @@ impl Server {
             let mut pending_state = self.pending.lock();
             if fault.refused.get() {
                 // If other faults wait already, one of them has waited for longer.
-                if self.pager.memory_stalled.fetch_add(1, Relaxed) == 0 {
-                    self.pager.memory_stalled_since_ms.store(fault.moment.ms(), Relaxed);
+                if self.pager.budget.memory_stalled.fetch_add(1, Relaxed) == 0 {
+                    self.pager.budget.memory_stalled_since_ms.store(fault.moment.ms(), Relaxed);
                 }
             }
             pending_state.deferred.push_back(fault);
@@ -594,8 +594,8 @@ impl Server {
             fault.mm.note_refused();
         }
         let oldest = oldest.map_or(0, Moment::ms);
-        self.pager.memory_stalled_since_ms.store(oldest, Relaxed);
-        self.pager.memory_stalled.store(count, Relaxed);
+        self.pager.budget.memory_stalled_since_ms.store(oldest, Relaxed);
+        self.pager.budget.memory_stalled.store(count, Relaxed);
         self.pager.deferred.store(pending_state.deferred.len() as u32, Relaxed);
     }
 
@@ -697,7 +697,7 @@ impl Server {
             charge = Some(self.pager.resident().zone.charge(1));
         }
         if low || charge.is_none() {
-            self.pager.wake_kswapd();
+            self.pager.budget.wake_kswapd();
         }
         if charge.is_none() {
             fault.refused.set(true);

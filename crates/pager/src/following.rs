@@ -159,7 +159,7 @@ impl Leaving {
                 pager.resident().forget_range(&mut state.space, self.next, stop, &mut dropped);
             }
         }
-        pager.release_dropped(&self.mm, state, &dropped);
+        pager.budget.release_dropped(&self.mm, state, &dropped);
         self.next = stop;
         stop >= self.end
     }

@@ -136,8 +136,8 @@ impl Freezer {
             self.freeze_wait.get_or_insert_with(|| Wait::new(&pager.clock, Patience::Freeze));
         }
         let (count, oldest) = self.waiting();
-        pager.frozen_since_ms.store(oldest.map_or(0, Moment::ms), Relaxed);
-        pager.frozen.store(count, Relaxed);
+        pager.budget.frozen_since_ms.store(oldest.map_or(0, Moment::ms), Relaxed);
+        pager.budget.frozen.store(count, Relaxed);
     }
 
     /// Returns how many threads are frozen or spared, and since when the first of them is
@@ -342,7 +342,8 @@ mod tests {
         mm.set_process(Box::new(process));
         let mut freezer = Freezer { spares: Some((true, pager.clock.now())), ..Freezer::default() };
         pager.clock.advance(Duration::from_millis(100));
-        let waiting = || (pager.frozen.load(Relaxed), pager.frozen_since_ms.load(Relaxed));
+        let waiting =
+            || (pager.budget.frozen.load(Relaxed), pager.budget.frozen_since_ms.load(Relaxed));
         freezer.look(&pager, 20_000, 10_000, &[mm]);
         assert!(!freezer.is_on());
         let since = pager.clock.moment().ms();

@@ -54,7 +54,7 @@ pub fn store(
     }
     let batch: Vec<(SlotId, &Page)> = writes.iter().map(|&(_, slot, page)| (slot, page)).collect();
     let mut results = Vec::with_capacity(batch.len());
-    pager.store.put_batch(&batch, &mut results);
+    pager.budget.store.put_batch(&batch, &mut results);
     let mut dropped = Dropped::default();
     let mut stored = 0;
     for (result, &(pfn, slot, _)) in results.into_iter().zip(&writes) {
@@ -67,7 +67,7 @@ pub fn store(
         pool.discard_later(resident.evict(space, pfn, slot));
         stored += 1;
     }
-    pager.discard(&dropped);
+    pager.budget.discard(&dropped);
     stored
 }
 

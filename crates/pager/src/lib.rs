@@ -2,9 +2,9 @@
 //!
 //! `ARCHITECTURE.md` has the threads, what each may wait for, and the path of one page fault.
 //!
-//! Lock order: `Mm::state`, then `Pending`, then `Pager::engine` (`Pager::resident` locks it, too).
-//! No thread holds two locks of one kind. No thread holds a lock while it waits for an agent, a
-//! device or another thread. Threads hold `Mm::state` across userfaultfd calls on its address
+//! Lock order: `Mm::state`, then `Pending`, then `Budget::engine` (`Budget::resident` locks it,
+//! too). No thread holds two locks of one kind. No thread holds a lock while it waits for an agent,
+//! a device or another thread. Threads hold `Mm::state` across userfaultfd calls on its address
 //! space, because the lock orders these calls against mapping changes:
 //! * ORD-1: a thread reads a message, and acts on it, under `Mm::state`, and never while
 //!   `reads_blocked` is set.
@@ -31,6 +31,7 @@ mod account;
 mod adopt;
 mod arrivals;
 mod broken;
+mod budget;
 mod busy_poll;
 mod charges;
 mod children;

@@ -69,7 +69,7 @@ impl Server {
     ) -> Answer {
         let Some(charge) = self.charge(mm, fault) else { return Answer::Later };
         fault.begun.set(ticks::now());
-        let answer = match self.pager.store.get_now(slot, &mut self.buffer[0]) {
+        let answer = match self.pager.budget.store.get_now(slot, &mut self.buffer[0]) {
             Ok(Some(source)) => {
                 let kind = match source {
                     Source::Same => Kind::Same,
@@ -110,7 +110,7 @@ impl Server {
         for (vpn, slot) in pages.drain(..) {
             let there = !changing
                 && matches!(
-                    self.pager.store.get_now(slot, &mut self.beside[near.len()]),
+                    self.pager.budget.store.get_now(slot, &mut self.beside[near.len()]),
                     Ok(Some(_))
                 );
             if !there {
@@ -256,7 +256,7 @@ impl Server {
             reads.push((slot, token));
         }
         counters::add(&self.pager.counters.pages_ahead, beside.len() as u64);
-        self.pager.store.start_batch(&reads);
+        self.pager.budget.store.start_batch(&reads);
     }
 
     /// Poisons a page whose content the pager cannot get back from the store or the pool. An access
@@ -289,7 +289,7 @@ impl Server {
         pages: &[(Vpn, SlotId, Arrival)],
     ) {
         let copies: SmallVec<[Option<SlotId>; BESIDE_MAX]> = (pages.iter())
-            .map(|&(_, slot, _)| self.pager.store.is_worth_keeping(slot).then_some(slot))
+            .map(|&(_, slot, _)| self.pager.budget.store.is_worth_keeping(slot).then_some(slot))
             .collect();
         let mut dropped = Dropped::default();
         let mut resident = self.pager.resident();
@@ -304,7 +304,7 @@ impl Server {
             }
         }
         drop(resident);
-        self.pager.discard(&dropped);
+        self.pager.budget.discard(&dropped);
     }
 
     /// Places the page whose content is in `buffer`. The page-table entry still has the page's

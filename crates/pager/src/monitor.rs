@@ -253,7 +253,7 @@ impl Monitor {
     }
 
     fn account(&mut self, tree_pages: u64, growing: &[Arc<Mm>]) -> u64 {
-        let store = self.pager.store.ram_bytes().div_ceil(PAGE_SIZE as u64);
+        let store = self.pager.budget.store.ram_bytes().div_ceil(PAGE_SIZE as u64);
         let counters = &self.pager.counters;
         counters.peak_resident.fetch_max(tree_pages * PAGE_SIZE as u64, Relaxed);
         let (used, free, low, ceiling, goal) = {
@@ -270,7 +270,7 @@ impl Monitor {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .record(self.pager.clock.since(self.pager.started), tree_pages * PAGE_SIZE as u64);
         if low {
-            self.pager.wake_kswapd();
+            self.pager.budget.wake_kswapd();
         }
         if free > 0 {
             self.pager.wake_if_deferred();
@@ -377,7 +377,7 @@ impl Monitor {
             self.pager.unmanaged.met(&self.pager, Kind::Pinned, mm.pid(), &name);
         }
         let unknown = unknown_pages(mm, resident);
-        let memory_stalled = self.pager.memory_stalled.load(Relaxed) > 0;
+        let memory_stalled = self.pager.budget.memory_stalled.load(Relaxed) > 0;
         let few = if memory_stalled { 0 } else { UNKNOWN_PAGES_MAX };
         let enough = mm.unknown.load(Relaxed) + few;
         let more = unknown > enough;

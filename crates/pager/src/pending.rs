@@ -1,6 +1,6 @@
 //! State shared by the fault threads: waiting faults, loads under way, messages being followed.
 //!
-//! Lock order: `Mm::state`, then this state, then `Pager::resident`. Threads hold the lock of this
+//! Lock order: `Mm::state`, then this state, then `Budget::resident`. Threads hold the lock of this
 //! state for moments, never across a system call.
 //!
 //! * PENDING-1: any fault thread may defer a fault or begin to follow a message. Only the first

@@ -149,7 +149,7 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
     let counters = &pager.counters;
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
     let stages = pager.account.faults();
-    let stats = pager.store.stats();
+    let stats = pager.budget.store.stats();
     let psi = pager.pressure.now();
     let tiers = stats
         .tiers
@@ -183,7 +183,7 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         command: pager.config.command.clone(),
         exit_status,
         wall_time_us: pager.clock.since(pager.started).as_micros() as u64,
-        memory_max_bytes: pager.memory_max_bytes(),
+        memory_max_bytes: pager.budget.memory_max_bytes(),
         memory_high_bytes: pager.config.memory_high_bytes,
         peak_resident_bytes: get(&counters.peak_resident),
         peak_resident_and_compressed_bytes: get(&counters.peak_managed),

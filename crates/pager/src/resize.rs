@@ -73,7 +73,7 @@ pub fn asked(pager: &Pager, request: Limits, line: Box<dyn Connection>) {
     if let Err(reason) = check(&request) {
         return control::done(&*line, Err(reason));
     }
-    pager.limit_requests.add(request, line);
+    pager.budget.limit_requests.add(request, line);
     pager.monitor.raise();
 }
 
@@ -151,7 +151,7 @@ impl Resize {
         }
         if let Some(way) = self.under_way.take() {
             self.go_on(pager, way);
-        } else if let Some((request, line)) = pager.limit_requests.next() {
+        } else if let Some((request, line)) = pager.budget.limit_requests.next() {
             // A limit set by a client ends the automatic adjustment.
             self.target = self.target.take().filter(|_| request.max.is_none());
             self.kept = self.kept.take().filter(|_| request.max.is_none());
@@ -276,15 +276,15 @@ impl Resize {
         }
         engine.resize(limit, self.high.unwrap_or(limit), ram);
         drop(engine);
-        pager.store.set_ram_limit(ram);
-        pager.wake_kswapd();
+        pager.budget.store.set_ram_limit(ram);
+        pager.budget.wake_kswapd();
         pager.wake_if_deferred();
     }
 }
 
 /// Reports a changed limit as an event; `wanted` is the requested number of pages.
 fn tell(pager: &Pager, by: By, wanted: u64) {
-    let (memory_max_bytes, memory_high_bytes) = pager.limits();
+    let (memory_max_bytes, memory_high_bytes) = pager.budget.limits();
     pager.note_run(&Event::LimitChanged {
         by,
         memory_max_bytes,

@@ -1,9 +1,9 @@
 //! Pager process: the state shared by its threads, its start and its end.
 
 use crate::account::Account;
+use crate::budget::{Budget, Set};
 use crate::children::Candidates;
 use crate::config::Config;
-use crate::control::Requests;
 use crate::counters::{self, Counters};
 use crate::cpu_follow::{CPUS_MAX, CpuFollow};
 use crate::detach::{self, Detach};
@@ -17,19 +17,17 @@ use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
 use crate::pressure::Pressure;
 use crate::record::Recorder;
-use crate::resize::LimitRequests;
 use crate::sampling::Sampling;
 use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
 use crate::view::{self, Looks};
-use crate::{faults, inject, listener, monitor, reclaim, report, slow_work, spin};
+use crate::{faults, inject, listener, monitor, reclaim, report, slow_work};
 use ebb_agent::protocol::FAR_SUFFIX;
-use ebb_mm::engine::{Engine, Evidence};
+use ebb_mm::engine::Engine;
 use ebb_mm::folio::MM_END;
-use ebb_mm::reclaim::{RequestResult, WakeRequests};
-use ebb_mm::resident::{Dropped, Resident};
+use ebb_mm::resident::Dropped;
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::{Notice, Store};
 use ebb_sys::lifeline::Lifeline;
@@ -40,11 +38,10 @@ use ebb_sys::{proc, signals};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -130,31 +127,13 @@ pub struct World {
     pub store: Box<dyn Storage>,
 }
 
-/// The engine's resident set, locked while this value lives.
-pub struct Set<'a>(MutexGuard<'a, Engine>);
-
-impl Deref for Set<'_> {
-    type Target = Resident;
-
-    fn deref(&self) -> &Resident {
-        &self.0.set
-    }
-}
-
-impl DerefMut for Set<'_> {
-    fn deref_mut(&mut self) -> &mut Resident {
-        &mut self.0.set
-    }
-}
-
 /// State shared by all threads of the pager.
 pub struct Pager {
     pub config: Config,
     pub clock: Clock,
     pub host: Box<dyn Host>,
     pub started: Instant,
-    pub engine: Mutex<Engine>,
-    pub store: Box<dyn Storage>,
+    pub budget: Budget,
     pub counters: Counters,
     pub account: Account,
     pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
@@ -169,9 +148,6 @@ pub struct Pager {
     /// only.
     pub epoll_beside: Vec<OwnedFd>,
     wake: OwnedFd,
-    pub kswapd: Signal,
-    /// Requests for memory to kswapd.
-    pub wake_requests: WakeRequests,
     pub monitor: Signal,
     /// Whether areas are brought under management.
     pub managing: AtomicBool,
@@ -181,18 +157,9 @@ pub struct Pager {
     pub is_far: AtomicBool,
     /// File that exists while that is so.
     far_file: Mutex<Option<FarFile>>,
-    /// Number of faults that wait for memory.
-    pub memory_stalled: AtomicU32,
     /// Number of deferred faults. Each waits for memory, the end of a batch or the end of a mapping
     /// change.
     pub deferred: AtomicU32,
-    /// Start of the longest wait for memory ([`patience::Moment::ms`]); 0 if no fault waits for
-    /// memory.
-    pub memory_stalled_since_ms: AtomicU64,
-    /// Number of threads frozen by the freezer.
-    pub frozen: AtomicU32,
-    /// Start of the longest freeze under way, in the unit of `memory_stalled_since_ms`.
-    pub frozen_since_ms: AtomicU64,
     pub program: AtomicU32,
     /// Process number of the supervisor.
     pub supervisor: u32,
@@ -213,10 +180,6 @@ pub struct Pager {
     pub unmanaged: Unmanaged,
     /// Set once the monitor has found that the run thrashes.
     pub thrashing: OnceLock<Finding>,
-    /// Commands of `ebb lru-gen` for kswapd.
-    pub requests: Requests,
-    /// New limits requested from the monitor.
-    pub limit_requests: LimitRequests,
     /// Views requested by `ebb top`.
     pub looks: Looks,
     pub recorder: Option<Recorder>,
@@ -238,26 +201,20 @@ impl Pager {
         let beside = if config.cpu_follow && cpus > 1 && cpus <= CPUS_MAX { cpus } else { 0 };
         let epoll_beside = (0..beside).map(|_| new_epoll()).collect::<Result<_, _>>()?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let pages = config.memory_max_bytes / PAGE_SIZE as u64;
-        let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let events =
             config.events.as_deref().map(|path| Events::new(path, messages::say)).transpose()?;
-        let tunables = config.tunables().map_err(std::io::Error::other)?;
         let lineage = Lineage::new(config.root, config.tree)?;
-        let engine = Engine::new(pages, high, tunables, Evidence::Standby)
-            .with_standby_most(config.standby_permille)
-            .with_split(config.split());
+        let budget = Budget::new(&config, store)?;
         // A small budget is near its limit from the start. Then areas are managed from the
         // program's first page on, whenever the monitor starts.
-        let goal = engine.set.zone.high();
+        let goal = budget.resident().zone.high();
         let at_once = config.eager || config.sample;
         let managing = at_once || monitor::threshold(goal) == 0;
         let no_huge_pages = at_once || monitor::no_huge_pages_from(goal) == 0;
         let pager = Self {
             started: clock.now(),
-            engine: Mutex::new(engine),
-            store,
+            budget,
             counters: Counters::default(),
             account: Account::default(),
             mms: RwLock::default(),
@@ -268,18 +225,12 @@ impl Pager {
             epoll,
             epoll_beside,
             wake,
-            kswapd: Signal::default(),
-            wake_requests: WakeRequests::new(),
             monitor: Signal::default(),
             managing: AtomicBool::new(managing),
             no_huge_pages: AtomicBool::new(no_huge_pages),
             is_far: AtomicBool::new(false),
             far_file: Mutex::default(),
-            memory_stalled: AtomicU32::new(0),
             deferred: AtomicU32::new(0),
-            memory_stalled_since_ms: AtomicU64::new(0),
-            frozen: AtomicU32::new(0),
-            frozen_since_ms: AtomicU64::new(0),
             program: AtomicU32::new(0),
             supervisor,
             lineage,
@@ -293,8 +244,6 @@ impl Pager {
             pressure: Pressure::new(clock.clone()),
             unmanaged: Unmanaged::default(),
             thrashing: OnceLock::new(),
-            requests: Requests::default(),
-            limit_requests: LimitRequests::default(),
             looks: Looks::default(),
             recorder,
             sampling: config.sample.then(|| Sampling::new(clock.now())),
@@ -306,7 +255,7 @@ impl Pager {
             config,
         };
         pager.watch(pager.wake.as_fd(), EPOLL_KEY_WAKE)?;
-        if let Some(completions) = pager.store.completion_fd() {
+        if let Some(completions) = pager.budget.store.completion_fd() {
             pager.watch(completions, EPOLL_KEY_STORE)?;
         }
         Ok(pager)
@@ -317,26 +266,14 @@ impl Pager {
         self.config.attached && self.program.load(Relaxed) == 0
     }
 
-    /// Returns the current limit in bytes.
-    pub fn memory_max_bytes(&self) -> u64 {
-        self.resident().zone.limit() * PAGE_SIZE as u64
-    }
-
-    /// Returns the current limit and the goal of reclaim, in bytes.
-    pub fn limits(&self) -> (u64, u64) {
-        let resident = self.resident();
-        let bytes = |pages: u64| pages * PAGE_SIZE as u64;
-        (bytes(resident.zone.limit()), bytes(resident.zone.high()))
-    }
-
     /// Locks the engine of the run.
     pub fn engine(&self) -> MutexGuard<'_, Engine> {
-        spin::lock(&self.engine)
+        self.budget.engine()
     }
 
     /// Locks the engine and gives access to its resident set.
     pub fn resident(&self) -> Set<'_> {
-        Set(self.engine())
+        self.budget.resident()
     }
 
     /// Adds `fd` to the first fault thread's epoll set.
@@ -365,15 +302,6 @@ impl Pager {
     pub fn wake_faults(&self) {
         // If the counter is full, the eventfd is readable already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    /// Asks kswapd for memory. Wakes it unless there is enough.
-    pub fn wake_kswapd(&self) {
-        match self.engine().request_wake(&self.wake_requests) {
-            // An awake kswapd may be waiting for a page to become reclaimable.
-            RequestResult::Wake | RequestResult::Recorded => self.kswapd.raise(),
-            RequestResult::LetSleep => {}
-        }
     }
 
     /// Wakes the first fault thread if faults are deferred, because an event for which they wait
@@ -472,7 +400,7 @@ impl Pager {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|waiting| !Arc::ptr_eq(waiting, mm));
-        self.discard(&dropped);
+        self.budget.discard(&dropped);
         self.wake_monitor();
         self.wake_faults();
     }
@@ -495,20 +423,6 @@ impl Pager {
     pub fn wake_monitor(&self) {
         if self.no_huge_pages.load(Relaxed) || self.managing.load(Relaxed) {
             self.monitor.raise();
-        }
-    }
-
-    /// Removes stored pages to which no entry refers any more.
-    pub fn discard(&self, dropped: &Dropped) {
-        if dropped.slots.is_empty() {
-            return;
-        }
-        for &slot in &dropped.slots {
-            self.store.remove(slot);
-        }
-        for slice in dropped.slots.chunks(SLICE_PAGES as usize) {
-            let mut resident = self.resident();
-            slice.iter().for_each(|&slot| resident.slots.recycle(slot));
         }
     }
 
@@ -655,7 +569,7 @@ fn end(pager: &Pager, supervisor: &Socket, status: Option<i32>) -> std::io::Resu
     if let Err(error) = report::write(pager, status) {
         pager.say(&format!("cannot write the report: {error}"));
     }
-    pager.store.close();
+    pager.budget.store.close();
     messages::flush();
     SupervisorMessage::Reported { failed }.send(supervisor)
 }
@@ -676,7 +590,7 @@ fn without_supervisor(pager: &Arc<Pager>) -> std::io::Result<()> {
     if let Some(folder) = pager.config.socket.parent() {
         let _ = std::fs::remove_dir_all(folder);
     }
-    pager.store.close();
+    pager.budget.store.close();
     Ok(())
 }
 
@@ -695,11 +609,11 @@ fn abandoned(pager: &Pager) {
     if let Some(folder) = pager.config.socket.parent() {
         let _ = std::fs::remove_dir_all(folder);
     }
-    pager.store.close();
+    pager.budget.store.close();
 }
 
 fn note_start(pager: &Pager) {
-    let (memory_max_bytes, memory_high_bytes) = pager.limits();
+    let (memory_max_bytes, memory_high_bytes) = pager.budget.limits();
     let command = pager.config.command.clone();
     pager.note_run(&Event::Started { command, memory_max_bytes, memory_high_bytes });
 }

@@ -48,7 +48,7 @@ pub fn metrics(pager: &Pager) -> Metrics {
         ];
         all.extend(levels.map(|(name, pages)| Metric::gauge(name, pages, Unit::Pages)));
     }
-    for tier in pager.store.stats().tiers {
+    for tier in pager.budget.store.stats().tiers {
         let name = |what| format!("ebb_{}_{what}", tier.name);
         all.push(Metric::gauge(name("pages"), tier.pages, Unit::Pages));
         all.push(Metric::gauge(name("bytes"), tier.occupied_bytes, Unit::Bytes));

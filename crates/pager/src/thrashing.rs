@@ -60,16 +60,16 @@ impl Watch {
         if !due || pager.thrashing.get().is_some() {
             return;
         }
-        let stats = pager.store.stats();
+        let stats = pager.budget.store.stats();
         let Some(mut finding) = self.decide(Moment::now(pager, at, &stats)) else { return };
         finding.enough_bytes = enough(pager, &stats);
         let finding = pager.thrashing.get_or_init(|| finding);
         pager.note_run(&Event::Thrashing {
             lost_percent: finding.lost_percent,
-            memory_max_bytes: pager.memory_max_bytes(),
+            memory_max_bytes: pager.budget.memory_max_bytes(),
             enough_bytes: finding.enough_bytes,
         });
-        pager.say(&finding.text(pager.memory_max_bytes(), &stats));
+        pager.say(&finding.text(pager.budget.memory_max_bytes(), &stats));
     }
 
     fn decide(&mut self, now: Moment) -> Option<Finding> {
@@ -113,7 +113,7 @@ impl Moment {
 fn enough(pager: &Pager, stats: &StoreStats) -> u64 {
     let used = pager.resident().zone.used() * PAGE_SIZE as u64;
     let stored = stats.tiers.iter().map(|tier| tier.pages).sum::<u64>() + stats.same_filled_pages;
-    let all = used.saturating_sub(pager.store.ram_bytes()) + stored * PAGE_SIZE as u64;
+    let all = used.saturating_sub(pager.budget.store.ram_bytes()) + stored * PAGE_SIZE as u64;
     (all + all / SPARE).next_multiple_of(1 << 20)
 }
 

@@ -115,7 +115,7 @@ pub fn run(pager: &Arc<Pager>) {
 
 /// Collects all data of a view.
 fn look(pager: &Pager, areas_of: u32) -> View {
-    let stats = pager.store.stats();
+    let stats = pager.budget.store.stats();
     let mut view = View {
         at_us: pager.clock.since(pager.started).as_micros() as u64,
         managing: pager.managing.load(Relaxed),
@@ -213,7 +213,7 @@ fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
             });
         }
         let mut places = Vec::with_capacity(slots.len());
-        pager.store.places(&slots, &mut |place| places.push(place));
+        pager.budget.store.places(&slots, &mut |place| places.push(place));
         let mut places = places.into_iter();
         for &(vpn, at) in &entries {
             let at = at.or_else(|| match places.next().flatten() {

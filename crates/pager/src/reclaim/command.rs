@@ -16,7 +16,7 @@ use std::time::Duration;
 impl Reclaim {
     /// Carries out the requests since the last call.
     pub fn serve_requests(&mut self) {
-        for (work, line) in self.pager.requests.take() {
+        for (work, line) in self.pager.budget.requests.take() {
             let result = match work {
                 Work::Bytes(bytes) => self.reclaim_bytes(bytes),
                 Work::LruGen(text) => self.run_commands(&text),

@@ -58,7 +58,7 @@ impl Reclaim {
     /// Stores up to `max` of the oldest standby pages.
     pub fn evict(&mut self, max: usize) -> usize {
         let groups = {
-            let waited_for = self.pager.memory_stalled.load(Relaxed) > 0;
+            let waited_for = self.pager.budget.memory_stalled.load(Relaxed) > 0;
             let reach = match waited_for {
                 // No other page can leave, so kswapd looks for clean pages much further.
                 true if self.refused => CLEAN_REACH_FULL,
@@ -133,7 +133,7 @@ impl Reclaim {
         victims.truncate(got);
         let (clean, mut dirty) = self.part(&victims);
         let evicted = self.commit_evict(&mm, &clean);
-        if evicted > 0 && !dirty.is_empty() && self.pager.memory_stalled.load(Relaxed) > 0 {
+        if evicted > 0 && !dirty.is_empty() && self.pager.budget.memory_stalled.load(Relaxed) > 0 {
             // These pages become free memory only when the agent has dropped them.
             self.discard_pending(1);
             self.pager.wake_if_deferred();
@@ -179,8 +179,9 @@ impl Reclaim {
     fn part(&self, victims: &[Victim]) -> (Vec<Victim>, Vec<(Victim, usize)>) {
         let (mut clean, mut dirty) = (Vec::new(), Vec::new());
         for (index, &victim) in victims.iter().enumerate() {
-            let is_same =
-                |&slot: &SlotId| self.pager.store.reuse_copy(slot, page_hash(&self.pages[index]));
+            let is_same = |&slot: &SlotId| {
+                self.pager.budget.store.reuse_copy(slot, page_hash(&self.pages[index]))
+            };
             match victim.copy.filter(is_same) {
                 Some(copy) => clean.push(Victim { stored: Some(copy), ..victim }),
                 None => dirty.push((victim, index)),
@@ -203,7 +204,7 @@ impl Reclaim {
             return;
         }
         let mut results = Vec::with_capacity(writes.len());
-        self.pager.store.put_batch(&writes, &mut results);
+        self.pager.budget.store.put_batch(&writes, &mut results);
         let mut failed = Dropped::default();
         // A page that no tier takes is set aside. Otherwise every search for a victim would start
         // with thousands of such pages. If compressed memory is the only tier it may grow
@@ -228,7 +229,7 @@ impl Reclaim {
                 victim.written = false;
             }
         }
-        self.pager.discard(&failed);
+        self.pager.budget.discard(&failed);
         self.refused = refused == count;
         if full {
             self.grow_store();
@@ -238,10 +239,10 @@ impl Reclaim {
     /// Grows full compressed memory if it is the only tier, at the expense of the program's pages.
     /// As long as pages compress, more of them fit into less memory.
     fn grow_store(&self) {
-        let max = self.pager.memory_max_bytes();
+        let max = self.pager.budget.memory_max_bytes();
         let Some(most) = self.pager.config.ram_bytes_max(max) else { return };
         let step = max / GROW_SHARE;
-        self.pager.store.grow_ram(step, most);
+        self.pager.budget.store.grow_ram(step, most);
     }
 
     fn commit_evict(&mut self, mm: &Arc<Mm>, victims: &[Victim]) -> usize {
@@ -284,7 +285,7 @@ impl Reclaim {
             }
         }
         self.offer(mm, &offers, &mut dropped);
-        self.pager.discard(&dropped);
+        self.pager.budget.discard(&dropped);
         counters::add(&self.pager.counters.evicted, evicted as u64);
         evicted
     }

@@ -173,7 +173,7 @@ impl Reclaim {
         if self.pager.ending.load(Relaxed) {
             // The run ends and gives back all memory soon.
             self.end_pass();
-            self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
+            self.pager.host.wait(&self.pager.budget.kswapd, Duration::from_millis(NAP_MS));
             return self.tidy();
         }
         if self.pager.detach.is_on() {
@@ -182,7 +182,7 @@ impl Reclaim {
             if self.stalled.is_empty() {
                 self.pager.detach.rest();
             }
-            self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
+            self.pager.host.wait(&self.pager.budget.kswapd, Duration::from_millis(NAP_MS));
             return;
         }
         self.sample_if_due();
@@ -196,7 +196,7 @@ impl Reclaim {
             Do::Thrashing => return self.prevent_thrashing(),
             Do::Again => return self.rest(),
             Do::Nap | Do::Sleep => {
-                self.pager.host.wait(&self.pager.kswapd, self.nap());
+                self.pager.host.wait(&self.pager.budget.kswapd, self.nap());
                 return self.tidy();
             }
         };
@@ -210,7 +210,7 @@ impl Reclaim {
     /// work.
     fn next(&mut self) -> Do {
         self.weigh_loads();
-        let memory_stalled = self.pager.memory_stalled.load(Relaxed) > 0;
+        let memory_stalled = self.pager.budget.memory_stalled.load(Relaxed) > 0;
         let seen =
             Seen { memory_stalled, lacks_copy_room: std::mem::take(&mut self.lacks_copy_room) };
         let now_ms = self.pager.clock.since(self.pager.started).as_millis() as u64;
@@ -219,7 +219,7 @@ impl Reclaim {
             let mut engine = self.pager.engine();
             engine.set.set_now_ms(now_ms);
             did.into_iter().for_each(|did| engine.did(did));
-            let order = engine.next(&self.pager.wake_requests, seen);
+            let order = engine.next(&self.pager.budget.wake_requests, seen);
             (order, engine.set.count(FrameState::Unevictable))
         };
         if unevictable > 0 && self.pager.clock.since(self.unevictable_retried) > UNEVICTABLE_RETRY {
@@ -233,7 +233,7 @@ impl Reclaim {
         let did = self.did.take();
         let mut engine = self.pager.engine();
         did.into_iter().for_each(|did| engine.did(did));
-        engine.end_pass(&self.pager.wake_requests);
+        engine.end_pass(&self.pager.budget.wake_requests);
     }
 
     /// Notifies waiting threads after pages were moved, stored or dropped. Also checks whether
@@ -290,7 +290,7 @@ impl Reclaim {
 
     /// Whether threads wait for memory.
     fn does_anybody_wait(&self) -> bool {
-        self.pager.memory_stalled.load(Relaxed) + self.pager.frozen.load(Relaxed) > 0
+        self.pager.budget.memory_stalled.load(Relaxed) + self.pager.budget.frozen.load(Relaxed) > 0
     }
 
     /// Handles a pass that found no memory. Waiting threads go on waiting as long as memory may
@@ -298,12 +298,12 @@ impl Reclaim {
     fn out_of_memory(&mut self) {
         // The kernel's kswapd leaves reclaim to the allocating tasks after many failures. Here only
         // kswapd reclaims.
-        self.pager.wake_requests.progress();
+        self.pager.budget.wake_requests.progress();
         let brought = self.finish_stalled();
         if !self.does_anybody_wait() {
             self.shrinks_compressed = false;
             self.no_progress.end();
-            self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
+            self.pager.host.wait(&self.pager.budget.kswapd, Duration::from_millis(NAP_MS));
             return;
         }
         let unheard = self.has_unresponsive_agent();
@@ -336,21 +336,21 @@ impl Reclaim {
     /// Shrinks compressed memory in favour of pages that cannot be compressed or moved, while a
     /// tier behind it takes pages.
     fn shrink_compressed(&mut self) {
-        self.shrinks_compressed = self.pager.store.can_demote();
+        self.shrinks_compressed = self.pager.budget.store.can_demote();
         if !self.shrinks_compressed {
             return;
         }
-        let before = self.pager.store.ram_bytes();
+        let before = self.pager.budget.store.ram_bytes();
         // The monitor measures the effect between two steps.
         if self.pager.clock.since(self.gave_way) >= GIVE_WAY_PAUSE {
             self.gave_way = self.pager.clock.now();
             if let Some(limit) = self.pager.engine().shrink_compressed(before) {
-                self.pager.store.set_ram_limit(limit);
+                self.pager.budget.store.set_ram_limit(limit);
             }
         }
         // Each batch moves some of the pages above the limit to the next tier.
-        self.pager.store.put_batch(&[], &mut Vec::new());
-        let freed = before.saturating_sub(self.pager.store.ram_bytes());
+        self.pager.budget.store.put_batch(&[], &mut Vec::new());
+        let freed = before.saturating_sub(self.pager.budget.store.ram_bytes());
         if freed > 0 {
             self.no_progress.progress(self.pager.clock.moment(), freed / PAGE_SIZE as u64);
         }
@@ -459,7 +459,7 @@ impl Reclaim {
             return;
         }
         self.weighed = self.pager.clock.now();
-        let reads = self.pager.store.reads();
+        let reads = self.pager.budget.store.reads();
         let limit = self.pager.engine().note_loads(Loads {
             compressed: reads.compressed,
             far: reads.far,
@@ -468,7 +468,7 @@ impl Reclaim {
             ratio_permille: reads.ratio_permille,
         });
         if let Some(limit) = limit {
-            self.pager.store.set_ram_limit(limit);
+            self.pager.budget.store.set_ram_limit(limit);
         }
     }
 

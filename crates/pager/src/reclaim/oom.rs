@@ -154,9 +154,12 @@ impl NoProgress {
     /// Returns when the wait without progress of the longest waiting thread began.
     fn began(&self, pager: &Pager) -> Option<Moment> {
         let since = self.since?;
-        let starved = pager.memory_stalled_since_ms.load(Relaxed);
-        let frozen =
-            if pager.frozen.load(Relaxed) > 0 { pager.frozen_since_ms.load(Relaxed) } else { 0 };
+        let starved = pager.budget.memory_stalled_since_ms.load(Relaxed);
+        let frozen = if pager.budget.frozen.load(Relaxed) > 0 {
+            pager.budget.frozen_since_ms.load(Relaxed)
+        } else {
+            0
+        };
         let began = [starved, frozen].into_iter().filter(|&ms| ms > 0).min();
         Some(began.map_or(since, |ms| since.max(Moment::of_ms(ms))))
     }
@@ -259,7 +262,7 @@ impl Reclaim {
             return false;
         }
         let waits = |mm: &Arc<Mm>| mm.is_memory_stalled() && (!mm.is_stopped() || mm.is_traced());
-        if pager.frozen.load(Relaxed) == 0 && !mms.iter().any(waits) {
+        if pager.budget.frozen.load(Relaxed) == 0 && !mms.iter().any(waits) {
             // The waiting threads have been stopped, or a fault thread is late (OOM-4, OOM-5).
             if mms.iter().any(|mm| mm.is_memory_stalled()) {
                 self.no_progress.end();
@@ -312,14 +315,14 @@ impl Reclaim {
                  shared, {:.1} MiB are compressed, the rest is not under management",
                 mib(self.immovable.fixed.max(self.immovable_before.fixed)),
                 mib(self.immovable.busy.max(self.immovable_before.busy)),
-                mib(self.pager.store.ram_bytes() / PAGE_SIZE as u64)
+                mib(self.pager.budget.store.ram_bytes() / PAGE_SIZE as u64)
             ),
         };
         let uncounted = match self.no_progress.uncounted(&self.pager).as_secs_f64() {
             ..0.1 => String::new(),
             time => format!(" ({time:.1} s more do not count, because Ebb got no CPU)"),
         };
-        let demand = used + u64::from(self.pager.memory_stalled.load(Relaxed));
+        let demand = used + u64::from(self.pager.budget.memory_stalled.load(Relaxed));
         self.pager.note_run(&Event::Full {
             memory_max_bytes: limit * PAGE_SIZE as u64,
             demand_bytes: demand * PAGE_SIZE as u64,
@@ -355,7 +358,7 @@ impl Reclaim {
 
     /// Describes the store's error, with the path or address of the tier.
     fn explain_store(&self, error: &StoreError) -> String {
-        let tiers = self.pager.store.stats().tiers;
+        let tiers = self.pager.budget.store.stats().tiers;
         let of_path = |path: Option<PathBuf>| path.unwrap_or_default().display().to_string();
         let at = match error {
             StoreError::Write { tier, source, .. } => {
@@ -392,7 +395,7 @@ impl Reclaim {
     /// Ends the run to prevent thrashing: reclaim would have to take pages in use. The user has
     /// chosen (`gen.min_ttl_ms`) to end the run rather than slow it down.
     pub fn prevent_thrashing(&self) {
-        let (limit, ttl) = (self.pager.memory_max_bytes(), self.pager.config.tunables());
+        let (limit, ttl) = (self.pager.budget.memory_max_bytes(), self.pager.config.tunables());
         let ttl = ttl.map_or(0, |tunables| tunables.mglru.min_ttl_ms);
         self.pager.say(&format!(
             "thrashing: the pages that the program used in the last {ttl} ms do not fit in {:.1} MiB. \
@@ -409,7 +412,7 @@ impl Reclaim {
         let agent = process.agent().map_or("not found".to_owned(), proc::waits_for);
         let states: String = process.threads().iter().map(|&(_, state)| state).collect();
         let [memory_stalled, deferred, frozen] =
-            [&self.pager.memory_stalled, &self.pager.deferred, &self.pager.frozen]
+            [&self.pager.budget.memory_stalled, &self.pager.deferred, &self.pager.budget.frozen]
                 .map(|count| count.load(Relaxed));
         let moves = match self.stalled.iter().find(|stalled| stalled.mm.id == mm.id) {
             Some(Stalled { work: Work::ToStandby(moving), .. }) => {
@@ -496,7 +499,7 @@ mod tests {
         let mut children = [spins(), spins()];
         clock.advance(Duration::from_secs(1));
         let mut reclaim = Reclaim::new(&pager);
-        pager.frozen.store(1, Relaxed);
+        pager.budget.frozen.store(1, Relaxed);
         for round in 0..2 * ROUNDS_MIN {
             reclaim.count_round_without_progress();
             clock.advance(Duration::from_millis(100));
@@ -535,7 +538,7 @@ mod tests {
         let mut reclaim = Reclaim::new(&pager);
         let parent = quiet(&pager, 2);
         pager.add_mm(&parent).expect("no descriptor to add");
-        pager.frozen.store(1, Relaxed);
+        pager.budget.frozen.store(1, Relaxed);
         clock.advance(Duration::from_secs(1));
         parent.note_still(true);
         for _ in 0..4 * ROUNDS_MIN {
@@ -562,7 +565,7 @@ mod tests {
         let clock = Clock::simulated();
         let pager = Arc::new(pager_by(clock.clone()));
         let mut reclaim = Reclaim::new(&pager);
-        pager.frozen.store(1, Relaxed);
+        pager.budget.frozen.store(1, Relaxed);
         let children = [2, 3, 4].map(|id| quiet(&pager, id));
         for child in &children {
             child.note_asked();
@@ -592,17 +595,17 @@ mod tests {
         let pager = pager_by(clock.clone());
         let mut no_progress = NoProgress::default();
         no_progress.round(clock.moment(), false, Duration::ZERO);
-        pager.memory_stalled_since_ms.store(clock.moment().ms(), Relaxed);
+        pager.budget.memory_stalled_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(5));
         assert!(no_progress.is_long(&pager), "a touch that waits since then");
-        pager.memory_stalled_since_ms.store(0, Relaxed);
-        pager.frozen.store(1, Relaxed);
-        pager.frozen_since_ms.store(clock.moment().ms(), Relaxed);
+        pager.budget.memory_stalled_since_ms.store(0, Relaxed);
+        pager.budget.frozen.store(1, Relaxed);
+        pager.budget.frozen_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(1));
         assert!(
             no_progress.lasts(&pager, Duration::from_millis(900)) && !no_progress.is_long(&pager)
         );
-        pager.memory_stalled_since_ms.store(clock.moment().ms(), Relaxed);
+        pager.budget.memory_stalled_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_millis(1100));
         assert!(no_progress.is_long(&pager), "the one that has waited longest");
     }
@@ -613,7 +616,7 @@ mod tests {
         let clock = Clock::simulated();
         let pager = Arc::new(pager_by(clock.clone()));
         let mut reclaim = Reclaim::new(&pager);
-        pager.frozen.store(1, Relaxed);
+        pager.budget.frozen.store(1, Relaxed);
         for _ in 0..2 * ROUNDS_MIN {
             reclaim.count_round_without_progress();
             clock.stall(Duration::from_secs(10));
@@ -639,7 +642,7 @@ mod tests {
         known.note_thread(child.id());
         mm.set_process(Box::new(known));
         pager.add_mm(&mm).expect("no descriptor to add");
-        pager.frozen.store(1, Relaxed);
+        pager.budget.frozen.store(1, Relaxed);
         clock.advance(Duration::from_secs(1));
         // A batch lasts a second. The round after it finds the agent silent.
         let wait = |reclaim: &mut Reclaim, lacks_cpu: Option<bool>| {
@@ -669,7 +672,7 @@ mod tests {
         let clock = Clock::simulated();
         let pager = pager_by(clock.clone());
         let mut no_progress = NoProgress::default();
-        pager.frozen.store(1, Relaxed);
+        pager.budget.frozen.store(1, Relaxed);
         clock.advance(Duration::from_secs(1));
         for second in 0..10 {
             no_progress.round(clock.moment(), false, Duration::from_millis(900 * second));

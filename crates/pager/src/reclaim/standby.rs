@@ -241,7 +241,7 @@ impl Reclaim {
             }
             mm.end_batch(state);
         }
-        self.pager.discard(&dropped);
+        self.pager.budget.discard(&dropped);
         counters::add(&self.pager.counters.to_standby, moved as u64);
         if !refused.is_empty() {
             self.settle_refused(mm, &refused);

@@ -238,7 +238,7 @@ impl Driver {
 
     /// Returns the failure, now that the run is over.
     pub fn end(&self) -> Option<String> {
-        let limit = self.pager.memory_max_bytes() / 4096;
+        let limit = self.pager.budget.memory_max_bytes() / 4096;
         let mut world = self.world.lock();
         if world.killed && world.failure.is_none() && !world.is_stuck_full(self.limit.min(limit)) {
             let said = world.said.join("; ");
@@ -324,7 +324,7 @@ impl Driver {
 
     /// Whether threads of the pager may run: the locks that they need are free.
     fn is_free(&self) -> bool {
-        self.pager.engine.try_lock().is_ok()
+        self.pager.budget.engine.try_lock().is_ok()
             && self.pager.mms.try_write().is_ok()
             && self.pager.forked.try_lock().is_ok()
             && self.pager.mms().iter().all(|mm| mm.is_free())
@@ -371,7 +371,7 @@ impl Driver {
             8 if free && self.active.get() && self.world.lock().rng.once_in(10) => {
                 let percent = self.world.lock().rng.between(20, 150);
                 let keep = percent.is_multiple_of(2);
-                self.pager.limit_requests.add_pages(
+                self.pager.budget.limit_requests.add_pages(
                     self.limit * percent / 100,
                     keep,
                     Box::new(Nobody),
