@@ -14,7 +14,7 @@
 //! * BUDGET-1: `memory_stalled` and its time change under the lock of `Pending`. So they agree with
 //!   the list of deferred faults. The monitor alone writes `frozen` and its time.
 //! * BUDGET-2: readers of a count and its time take no lock, so for a moment the two may not agree.
-//!   No reader decides anything for good by a single look.
+//!   A time of 0 does not count.
 //! * BUDGET-3: a slot becomes free in the engine only after its page has left the store
 //!   ([`Budget::discard`]). Otherwise the next page of that slot could be lost.
 //! * BUDGET-4: kswapd alone takes `requests`, and the monitor alone takes `limit_requests`.

@@ -196,7 +196,7 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
     let before = pager.budget.limits();
     pager.engine().resize(plenty, plenty, before.0 / 2);
     pager.managing.store(false, SeqCst);
-    pager.wake_if_deferred();
+    pager.faults.wake_if_deferred();
     pager.monitor.raise();
     Ok(before)
 }
@@ -261,7 +261,7 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
                 "the pager cannot bring back the page at {address:#x} of process {pid}"
             ));
         }
-        pager.wake_faults();
+        pager.faults.wake();
         pager.host.sleep(PAUSE);
     }
 }

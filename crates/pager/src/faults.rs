@@ -15,6 +15,9 @@ use crate::children::{Candidate, JoinRequest};
 use crate::counters;
 use crate::cow_protect;
 use crate::events::Why;
+use crate::fault_threads::{
+    EPOLL_KEY_STORE, EPOLL_KEY_WAKE, FaultThreads, epoll_key_link, epoll_key_uffd,
+};
 use crate::following::Following;
 use crate::fork;
 use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, SERVED_PAGES};
@@ -25,7 +28,7 @@ use crate::patience::{Moment, Patience};
 use crate::pending::Pending;
 use crate::pressure::Stall;
 use crate::seam::Event;
-use crate::server::{EPOLL_KEY_STORE, EPOLL_KEY_WAKE, Pager, epoll_key_link, epoll_key_uffd};
+use crate::server::Pager;
 use crate::slow_work::SlowWork;
 use crate::stages::{Kind, Ledger, Served};
 use crate::unmapped;
@@ -157,7 +160,7 @@ pub struct UnfollowedMessages {
 
 /// Runs the first fault thread.
 pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
-    pager.cpu_follow.begin(pager.config.cpu_follow);
+    pager.faults.cpu_follow.begin(pager.config.cpu_follow);
     let mut server = Server::new(pager, pending, true);
     let mut ready = Vec::with_capacity(64);
     let mut busy_poll = BusyPoll::default();
@@ -165,23 +168,23 @@ pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
         let timeout = server.patience();
         // With a timeout of zero a message is being followed, so the thread does not wait.
         let waits = timeout != Some(Duration::ZERO);
-        let found = waits && pager.cpu_follow.is_on() && server.has_loads() && {
-            let found = look(pager, &mut ready, busy_poll.time());
+        let found = waits && pager.faults.cpu_follow.is_on() && server.has_loads() && {
+            let found = look(&pager.faults, &mut ready, busy_poll.time());
             busy_poll.ended(found);
             found
         };
         if !found {
-            wait(&pager.epoll, &mut ready, timeout);
+            wait(&pager.faults.epoll, &mut ready, timeout);
         }
         server.turn(&ready);
     }
 }
 
 /// Polls for ready descriptors for at most `limit`. Returns whether it found any.
-fn look(pager: &Pager, ready: &mut Vec<u64>, limit: Duration) -> bool {
+fn look(threads: &FaultThreads, ready: &mut Vec<u64>, limit: Duration) -> bool {
     let began = Instant::now();
     loop {
-        wait(&pager.epoll, ready, Some(Duration::ZERO));
+        wait(&threads.epoll, ready, Some(Duration::ZERO));
         if !ready.is_empty() {
             return true;
         }
@@ -193,12 +196,12 @@ fn look(pager: &Pager, ready: &mut Vec<u64>, limit: Duration) -> bool {
 
 /// Runs the additional fault thread of the CPU with index `place` among the available CPUs.
 pub fn run_beside(pager: &Arc<Pager>, pending: &Arc<Pending>, place: usize) {
-    pager.cpu_follow.begin_beside(place);
+    pager.faults.cpu_follow.begin_beside(place);
     let mut server = Server::new(pager, pending, false);
     let mut ready = Vec::with_capacity(64);
     loop {
-        pager.cpu_follow.await_call(place);
-        wait(&pager.epoll_beside[place], &mut ready, Some(LISTEN));
+        pager.faults.cpu_follow.await_call(place);
+        wait(&pager.faults.epoll_beside[place], &mut ready, Some(LISTEN));
         server.turn(&ready);
     }
 }
@@ -285,13 +288,13 @@ impl Server {
     /// Wakes the first fault thread, because there is work that it must go on with (PENDING-1).
     fn hand_on(&self) {
         if !self.first {
-            self.pager.wake_faults();
+            self.pager.faults.wake();
         }
     }
 
     fn serve(&mut self, token: u64) {
         match token {
-            EPOLL_KEY_WAKE => self.pager.clear_wake(),
+            EPOLL_KEY_WAKE => self.pager.faults.clear_wake(),
             EPOLL_KEY_STORE => self.take_completions(),
             _ => {
                 let Some(mm) = self.pager.mm(MmId((token >> 2) as u32)) else { return };
@@ -301,7 +304,7 @@ impl Server {
                     // The process ends or executes another program. The pager serves its pages
                     // until the address space is gone, because no thread may ever see a hole.
                     mm.closing.store(true, SeqCst);
-                    self.pager.unwatch(mm.link.get().and_then(Link::descriptor));
+                    self.pager.faults.unwatch(mm.link.get().and_then(Link::descriptor));
                     self.pager.wake_monitor();
                 }
             }
@@ -315,7 +318,7 @@ impl Server {
                 return;
             }
             let began = ticks::now();
-            if self.pager.cpu_follow.is_on() {
+            if self.pager.faults.cpu_follow.is_on() {
                 mm.watch_batch(BATCH_WATCH);
             }
             let Some(state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
@@ -343,7 +346,7 @@ impl Server {
                         ));
                         self.pager.kill_tree(Why::NotServed);
                     }
-                    self.pager.unwatch(mm.uffd.descriptor());
+                    self.pager.faults.unwatch(mm.uffd.descriptor());
                     mm.closing.store(true, SeqCst);
                     self.pager.monitor.raise();
                     return;
@@ -489,7 +492,7 @@ impl Server {
         match event {
             Event::Fault { address, write, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
-                self.pager.cpu_follow.note(thread);
+                self.pager.faults.cpu_follow.note(thread);
                 fork::learn_process(&self.pager, mm, state, thread);
                 let vpn = Vpn::of_address(address);
                 if let Some(recorder) = &self.pager.recorder {
@@ -578,7 +581,7 @@ impl Server {
                 }
             }
             pending_state.deferred.push_back(fault);
-            self.pager.deferred.store(pending_state.deferred.len() as u32, Relaxed);
+            self.pager.faults.deferred.store(pending_state.deferred.len() as u32, Relaxed);
         }
         self.hand_on();
     }
@@ -596,7 +599,7 @@ impl Server {
         let oldest = oldest.map_or(0, Moment::ms);
         self.pager.budget.memory_stalled_since_ms.store(oldest, Relaxed);
         self.pager.budget.memory_stalled.store(count, Relaxed);
-        self.pager.deferred.store(pending_state.deferred.len() as u32, Relaxed);
+        self.pager.faults.deferred.store(pending_state.deferred.len() as u32, Relaxed);
     }
 
     /// Returns the stall that the fault has begun, or a new one: a thread stalls once.

@@ -43,6 +43,7 @@ mod cow_protect;
 mod cpu_follow;
 mod detach;
 pub mod events;
+mod fault_threads;
 mod faults;
 mod following;
 mod foreign;

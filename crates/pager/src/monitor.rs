@@ -87,9 +87,9 @@ pub fn run(pager: &Arc<Pager>) {
         let pause = Duration::from_secs_f64(free_bytes as f64 / growth as f64);
         let most = if monitor.freezer.is_at_work() {
             PAUSE_MIN
-        } else if pager.cpu_follow.is_everywhere() {
+        } else if pager.faults.cpu_follow.is_everywhere() {
             PAUSE_CPU_FOLLOW / 2
-        } else if pager.cpu_follow.is_on() {
+        } else if pager.faults.cpu_follow.is_on() {
             PAUSE_CPU_FOLLOW
         } else {
             PAUSE_MAX
@@ -184,8 +184,9 @@ impl Monitor {
     /// Performs one round of measurements. Returns how many pages may be filled before the next
     /// round is due.
     pub fn tick(&mut self) -> u64 {
-        self.cpu_follow
-            .look(&self.pager.cpu_follow, self.pager.clock.now(), || self.pager.has_messages());
+        self.cpu_follow.look(&self.pager.faults.cpu_follow, self.pager.clock.now(), || {
+            self.pager.faults.has_messages()
+        });
         let mms = self.pager.mms();
         self.place_agents(&mms);
         let killing = self.pager.killing.load(Relaxed);
@@ -242,7 +243,7 @@ impl Monitor {
 
     /// Keeps agents off the CPU that the fault thread shares with the program.
     fn place_agents(&self, mms: &[Arc<Mm>]) {
-        let cpu_follow = &self.pager.cpu_follow;
+        let cpu_follow = &self.pager.faults.cpu_follow;
         let reserved = cpu_follow.reserved();
         for mm in mms.iter().filter(|mm| mm.agent_off.load(Relaxed) != reserved) {
             if let Some(agent) = mm.process().and_then(Process::agent) {
@@ -273,7 +274,7 @@ impl Monitor {
             self.pager.budget.wake_kswapd();
         }
         if free > 0 {
-            self.pager.wake_if_deferred();
+            self.pager.faults.wake_if_deferred();
         }
         if !self.pager.managing.load(Relaxed) {
             let (no_huge_pages_from, threshold) = (no_huge_pages_from(goal), threshold(goal));

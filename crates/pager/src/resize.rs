@@ -278,7 +278,7 @@ impl Resize {
         drop(engine);
         pager.budget.store.set_ram_limit(ram);
         pager.budget.wake_kswapd();
-        pager.wake_if_deferred();
+        pager.faults.wake_if_deferred();
     }
 }
 

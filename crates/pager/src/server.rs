@@ -5,9 +5,9 @@ use crate::budget::{Budget, Set};
 use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::{self, Counters};
-use crate::cpu_follow::{CPUS_MAX, CpuFollow};
 use crate::detach::{self, Detach};
 use crate::events::{Event, Events, Why};
+use crate::fault_threads::{EPOLL_KEY_STORE, FaultThreads, epoll_key_link};
 use crate::limits::SLICE_PAGES;
 use crate::lineage::{self, Lineage};
 use crate::link::Link;
@@ -32,13 +32,11 @@ use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::{Notice, Store};
 use ebb_sys::lifeline::Lifeline;
 use ebb_sys::process;
-use ebb_sys::sched::CpuSet;
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, signals};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -105,21 +103,6 @@ impl SupervisorMessage {
 /// the numbers 0 and 1.
 const MM_FIRST: u32 = 2;
 
-/// Epoll key of the wakeup eventfd.
-pub const EPOLL_KEY_WAKE: u64 = 0;
-/// Epoll key of the store's completions.
-pub const EPOLL_KEY_STORE: u64 = 4;
-
-/// Returns the epoll key of an address space's userfaultfd.
-pub fn epoll_key_uffd(mm: MmId) -> u64 {
-    (u64::from(mm.0) << 2) | 1
-}
-
-/// Returns the epoll key of an agent's connection.
-pub fn epoll_key_link(mm: MmId) -> u64 {
-    (u64::from(mm.0) << 2) | 2
-}
-
 /// Environment of a pager: real or simulated.
 pub struct World {
     pub clock: Clock,
@@ -134,6 +117,7 @@ pub struct Pager {
     pub host: Box<dyn Host>,
     pub started: Instant,
     pub budget: Budget,
+    pub faults: FaultThreads,
     pub counters: Counters,
     pub account: Account,
     pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
@@ -143,11 +127,6 @@ pub struct Pager {
     pub fork_seen: Signal,
     /// Forked children that ask for an agent, or report that they will have none.
     pub candidates: Candidates,
-    pub epoll: OwnedFd,
-    /// Epoll sets of the additional fault threads, one for each CPU. These sets have userfaultfds
-    /// only.
-    pub epoll_beside: Vec<OwnedFd>,
-    wake: OwnedFd,
     pub monitor: Signal,
     /// Whether areas are brought under management.
     pub managing: AtomicBool,
@@ -157,9 +136,6 @@ pub struct Pager {
     pub is_far: AtomicBool,
     /// File that exists while that is so.
     far_file: Mutex<Option<FarFile>>,
-    /// Number of deferred faults. Each waits for memory, the end of a batch or the end of a mapping
-    /// change.
-    pub deferred: AtomicU32,
     pub program: AtomicU32,
     /// Process number of the supervisor.
     pub supervisor: u32,
@@ -175,7 +151,6 @@ pub struct Pager {
     /// Whether a process that shared pages has ended. The monitor must then count the sharing
     /// again.
     pub sharing_changed: AtomicBool,
-    pub cpu_follow: CpuFollow,
     pub pressure: Arc<Pressure>,
     pub unmanaged: Unmanaged,
     /// Set once the monitor has found that the run thrashes.
@@ -195,12 +170,6 @@ pub struct Pager {
 impl Pager {
     pub fn new(config: Config, world: World, supervisor: u32) -> std::io::Result<Self> {
         let World { clock, host, store } = world;
-        let new_epoll = || epoll::create(epoll::CreateFlags::CLOEXEC);
-        let epoll = new_epoll()?;
-        let cpus = CpuSet::of_this_thread().map_or(0, |cpus| cpus.count() as usize);
-        let beside = if config.cpu_follow && cpus > 1 && cpus <= CPUS_MAX { cpus } else { 0 };
-        let epoll_beside = (0..beside).map(|_| new_epoll()).collect::<Result<_, _>>()?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let events =
             config.events.as_deref().map(|path| Events::new(path, messages::say)).transpose()?;
@@ -215,6 +184,7 @@ impl Pager {
         let pager = Self {
             started: clock.now(),
             budget,
+            faults: FaultThreads::new(&config)?,
             counters: Counters::default(),
             account: Account::default(),
             mms: RwLock::default(),
@@ -222,15 +192,11 @@ impl Pager {
             forked: Mutex::default(),
             fork_seen: Signal::default(),
             candidates: Candidates::new()?,
-            epoll,
-            epoll_beside,
-            wake,
             monitor: Signal::default(),
             managing: AtomicBool::new(managing),
             no_huge_pages: AtomicBool::new(no_huge_pages),
             is_far: AtomicBool::new(false),
             far_file: Mutex::default(),
-            deferred: AtomicU32::new(0),
             program: AtomicU32::new(0),
             supervisor,
             lineage,
@@ -240,7 +206,6 @@ impl Pager {
             killing: AtomicBool::new(false),
             resident_history: Mutex::default(),
             sharing_changed: AtomicBool::new(false),
-            cpu_follow: CpuFollow::default(),
             pressure: Pressure::new(clock.clone()),
             unmanaged: Unmanaged::default(),
             thrashing: OnceLock::new(),
@@ -254,9 +219,8 @@ impl Pager {
             host,
             config,
         };
-        pager.watch(pager.wake.as_fd(), EPOLL_KEY_WAKE)?;
         if let Some(completions) = pager.budget.store.completion_fd() {
-            pager.watch(completions, EPOLL_KEY_STORE)?;
+            pager.faults.watch(completions, EPOLL_KEY_STORE)?;
         }
         Ok(pager)
     }
@@ -274,48 +238,6 @@ impl Pager {
     /// Locks the engine and gives access to its resident set.
     pub fn resident(&self) -> Set<'_> {
         self.budget.resident()
-    }
-
-    /// Adds `fd` to the first fault thread's epoll set.
-    pub fn watch(&self, fd: impl AsFd, token: u64) -> std::io::Result<()> {
-        let data = epoll::EventData::new_u64(token);
-        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
-    }
-
-    /// Removes `fd` from all epoll sets.
-    pub fn unwatch(&self, fd: Option<BorrowedFd<'_>>) {
-        if let Some(fd) = fd {
-            for epoll in self.epoll_beside.iter().chain([&self.epoll]) {
-                // The descriptor may be closed or removed already, or may not be in this set.
-                let _ = epoll::delete(epoll, fd);
-            }
-        }
-    }
-
-    /// Whether the first fault thread has something to read.
-    pub fn has_messages(&self) -> bool {
-        let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
-        matches!(poll(&mut epoll, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
-    }
-
-    /// Wakes the first fault thread, because memory is free or another awaited event has occurred.
-    pub fn wake_faults(&self) {
-        // If the counter is full, the eventfd is readable already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    /// Wakes the first fault thread if faults are deferred, because an event for which they wait
-    /// may have occurred.
-    pub fn wake_if_deferred(&self) {
-        if self.deferred.load(Relaxed) > 0 {
-            self.wake_faults();
-        }
-    }
-
-    /// Clears the wakeup eventfd.
-    pub fn clear_wake(&self) {
-        let mut counter = [0; 8];
-        let _ = rustix::io::read(&self.wake, &mut counter);
     }
 
     /// Returns the maximum number of pages in a readahead window, a small share of the budget.
@@ -347,12 +269,7 @@ impl Pager {
     /// Adds an address space.
     pub fn add_mm(&self, mm: &Arc<Mm>) -> std::io::Result<()> {
         self.mms.write().unwrap_or_else(PoisonError::into_inner).insert(mm.id.0, mm.clone());
-        let Some(fd) = mm.uffd.descriptor() else { return Ok(()) };
-        let token = epoll_key_uffd(mm.id);
-        for epoll in &self.epoll_beside {
-            epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
-        }
-        self.watch(fd, token)
+        self.faults.watch_uffd(mm)
     }
 
     /// Sets the link to the agent of an address space.
@@ -361,13 +278,13 @@ impl Pager {
         if self.killing.load(SeqCst) {
             link.end();
         }
-        link.descriptor().map_or(Ok(()), |fd| self.watch(fd, epoll_key_link(mm.id)))
+        link.descriptor().map_or(Ok(()), |fd| self.faults.watch(fd, epoll_key_link(mm.id)))
     }
 
     /// Removes an address space that has ended or that a detach gives back.
     pub fn drop_mm(&self, mm: &Arc<Mm>) {
-        self.unwatch(mm.uffd.descriptor());
-        self.unwatch(mm.link.get().and_then(Link::descriptor));
+        self.faults.unwatch(mm.uffd.descriptor());
+        self.faults.unwatch(mm.link.get().and_then(Link::descriptor));
         let mut dropped = Dropped::default();
         {
             let mut state = mm.lock();
@@ -402,7 +319,7 @@ impl Pager {
             .retain(|waiting| !Arc::ptr_eq(waiting, mm));
         self.budget.discard(&dropped);
         self.wake_monitor();
-        self.wake_faults();
+        self.faults.wake();
     }
 
     /// Has the kernel make no more huge pages. Returns whether that is new.
@@ -700,7 +617,7 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
         builder.spawn(guarded).map(drop)
     };
     let pending = Arc::new(Pending::default());
-    for place in 0..pager.epoll_beside.len() {
+    for place in 0..pager.faults.epoll_beside.len() {
         let (shared, pending) = (pager.clone(), pending.clone());
         run("faults", Box::new(move || faults::run_beside(&shared, &pending, place)))?;
     }

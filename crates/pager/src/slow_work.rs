@@ -55,7 +55,7 @@ pub fn go(pager: &Pager, pending: &Pending) -> bool {
             pending_state.following.push_back((following, unfollowed));
             pending_state.away = None;
             drop(pending_state);
-            pager.wake_faults();
+            pager.faults.wake();
         }
     }
     true

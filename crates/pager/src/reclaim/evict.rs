@@ -136,7 +136,7 @@ impl Reclaim {
         if evicted > 0 && !dirty.is_empty() && self.pager.budget.memory_stalled.load(Relaxed) > 0 {
             // These pages become free memory only when the agent has dropped them.
             self.discard_pending(1);
-            self.pager.wake_if_deferred();
+            self.pager.faults.wake_if_deferred();
         }
         self.write(&mut dirty);
         let dirty: Vec<Victim> = dirty.into_iter().map(|(victim, _)| victim).collect();

@@ -130,7 +130,7 @@ struct Immovable {
 
 /// Runs the kswapd thread.
 pub fn run(pager: &Arc<Pager>) {
-    pager.cpu_follow.begin_kswapd();
+    pager.faults.cpu_follow.begin_kswapd();
     let mut reclaim = Reclaim::new(pager);
     loop {
         reclaim.turn();
@@ -240,7 +240,7 @@ impl Reclaim {
     /// threads wait without progress.
     fn tell(&mut self, order: Do, did: Did) {
         if did.pages > 0 && !matches!(order, Do::ToStandby(_)) {
-            self.pager.wake_if_deferred();
+            self.pager.faults.wake_if_deferred();
         }
         self.round_progress += did.progress;
         if !matches!(order, Do::Drop(_)) {
@@ -262,7 +262,7 @@ impl Reclaim {
             self.shrinks_compressed = false;
             self.no_progress.end();
             self.copies = 0;
-            self.pager.wake_if_deferred();
+            self.pager.faults.wake_if_deferred();
         }
         self.tidy();
     }
@@ -441,7 +441,7 @@ impl Reclaim {
             zone.set_overcommit(loan);
             drop(resident);
             self.overcommitting = true;
-            self.pager.wake_if_deferred();
+            self.pager.faults.wake_if_deferred();
         }
     }
 

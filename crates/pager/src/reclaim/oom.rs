@@ -411,9 +411,12 @@ impl Reclaim {
         let Some(process) = mm.process() else { return String::new() };
         let agent = process.agent().map_or("not found".to_owned(), proc::waits_for);
         let states: String = process.threads().iter().map(|&(_, state)| state).collect();
-        let [memory_stalled, deferred, frozen] =
-            [&self.pager.budget.memory_stalled, &self.pager.deferred, &self.pager.budget.frozen]
-                .map(|count| count.load(Relaxed));
+        let [memory_stalled, deferred, frozen] = [
+            &self.pager.budget.memory_stalled,
+            &self.pager.faults.deferred,
+            &self.pager.budget.frozen,
+        ]
+        .map(|count| count.load(Relaxed));
         let moves = match self.stalled.iter().find(|stalled| stalled.mm.id == mm.id) {
             Some(Stalled { work: Work::ToStandby(moving), .. }) => {
                 format!("{} moves", moving.len())
