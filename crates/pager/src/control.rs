@@ -33,8 +33,8 @@ pub fn serve(pager: &Pager, request: Request, line: Box<dyn Connection>) {
         Request::Pressure => Response::Pressure(stat::pressure(pager)),
         Request::Faults => Response::Faults(pager.account.faults()),
         Request::Command => Response::Text(stat::command(&pager.config.command)),
-        Request::Process => Response::Process(lineage::number(pager)),
-        Request::Member(pid) => Response::Member(lineage::tree(pager).contains(&pid)),
+        Request::Process => Response::Process(lineage::number(&pager.processes)),
+        Request::Member(pid) => Response::Member(lineage::tree(&pager.processes).contains(&pid)),
         Request::LruGen { full } => Response::Text(pager.resident().lru_gen(full)),
         Request::Enabled => Response::Enabled(pager.resident().enabled().0),
         Request::Enable(parts) => {

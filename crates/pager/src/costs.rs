@@ -29,7 +29,7 @@ impl Cpu {
         let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let there: u64 = pager.mms().iter().map(|mm| mm.agent_ns.load(Relaxed)).sum();
         let mut cpu = Self {
-            supervisor_us: sched::run_times(pager.supervisor)
+            supervisor_us: sched::run_times(pager.processes.supervisor)
                 .map_or(0, |times| times.ran_ns / 1000),
             pager_us: own.tv_sec as u64 * 1_000_000 + own.tv_nsec as u64 / 1000,
             agents_us: (there + pager.counters.agents_ns.load(Relaxed)) / 1000,

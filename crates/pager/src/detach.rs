@@ -17,6 +17,7 @@ use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::mm::Mm;
 use crate::patience::{Patience, Wait};
+use crate::processes::Processes;
 use crate::seam::{Connection, Process};
 use crate::server::Pager;
 use crate::{control, inject, unmapped};
@@ -80,7 +81,7 @@ impl Detach {
         let may = self.is_way_out(pager);
         if may {
             self.tried.store(true, SeqCst);
-            tell_supervisor(pager);
+            tell_supervisor(&pager.processes);
         }
         may
     }
@@ -99,15 +100,15 @@ pub fn asked(pager: &Pager, line: Box<dyn Connection>) {
         return control::done(&*line, Err(why.into()));
     }
     pager.detach.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-    tell_supervisor(pager);
+    tell_supervisor(&pager.processes);
 }
 
 /// Signals the supervisor to request the detach. Without a supervisor a detach is under way
 /// already.
-fn tell_supervisor(pager: &Pager) {
+fn tell_supervisor(processes: &Processes) {
     // The supervisor's number may be another process's by now.
-    if std::os::unix::process::parent_id() == pager.supervisor {
-        signals::send(pager.supervisor, signals::SIGTERM);
+    if std::os::unix::process::parent_id() == processes.supervisor {
+        signals::send(processes.supervisor, signals::SIGTERM);
     }
 }
 

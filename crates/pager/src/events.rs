@@ -269,13 +269,13 @@ impl Pager {
     /// Records an event of a process, or of the whole run (by the program's process).
     pub fn note(&self, pid: u32, event: &Event) {
         if let Some(events) = &self.events {
-            events.add(self.supervisor, pid, event);
+            events.add(self.processes.supervisor, pid, event);
         }
     }
 
     /// Records an event of the whole run.
     pub fn note_run(&self, event: &Event) {
-        self.note(self.program.load(std::sync::atomic::Ordering::Relaxed), event);
+        self.note(self.processes.program.load(std::sync::atomic::Ordering::Relaxed), event);
     }
 }
 

@@ -7,15 +7,15 @@
 //!
 //! * WAITING-1: every userfaultfd is in all epoll sets. Any other descriptor is in the first set
 //!   alone.
-//! * WAITING-2: an address space leaves all sets before it is dropped. A key that was read earlier
-//!   finds no address space. So no number is given out again while its address space is there.
+//! * WAITING-2: an address space leaves all sets before it is dropped. A key that was read before
+//!   that finds no address space.
 //! * WAITING-3: a thread that makes room first changes the state for which faults wait. Then it
 //!   calls [`FaultThreads::wake_if_deferred`]. The first fault thread retries every millisecond in
 //!   any case, so a missed count costs no more.
 //! * WAITING-4: `deferred` changes under the lock of `Pending`, with the list that it counts.
 //!
-//! Lock order: this state has no lock. [`CpuFollow`] takes its own for single operations. Any
-//! function here may be called with any lock held, because no function waits.
+//! Lock order: this state has no lock. [`CpuFollow`] takes its own for single operations. No
+//! function here waits, so a caller may hold any lock.
 
 use crate::config::Config;
 use crate::cpu_follow::{CPUS_MAX, CpuFollow};

@@ -961,7 +961,13 @@ impl Server {
                         JoinRequest::CannotJoin { .. } => mm.without_agent.store(true, SeqCst),
                     }
                     let (mm, line) = (mm.clone(), line.clone());
-                    self.pager.candidates.add(Candidate { mm, request, line, caller, certain });
+                    self.pager.processes.candidates.add(Candidate {
+                        mm,
+                        request,
+                        line,
+                        caller,
+                        certain,
+                    });
                 }
             }
         }

@@ -153,7 +153,7 @@ impl ForeignProcess {
         // To join takes memory, and no process is to join while the run is given back.
         let waits = pager.budget.memory_stalled.load(Relaxed) > 0 || pager.detach.is_on();
         // The pager learns which process a candidate is only when it serves the candidate.
-        let owed = pager.candidates.has_unserved() && self.sightings < SIGHTINGS_OWED;
+        let owed = pager.processes.candidates.has_unserved() && self.sightings < SIGHTINGS_OWED;
         let stands = || matches!(proc::state(pid), Some('T' | 't' | 'D'));
         if !counts || waits || owed || self.comes() || stands() {
             return;
@@ -200,7 +200,7 @@ impl ForeignProcess {
         if pager.detach.is_on() {
             return;
         }
-        self.injection = pager.host.inject(pager, pid);
+        self.injection = pager.host.inject(&pager.config, pid);
         self.attempts += u32::from(matches!(self.injection, Attempt::Begun(_)));
     }
 
@@ -381,7 +381,7 @@ mod tests {
         let mut foreign = ForeignProcesses::new(pager.clock.now());
         foreign.update(&pager, &[child.id()], &[]);
         assert!(foreign.known.is_empty());
-        pager.program.store(child.id(), Relaxed);
+        pager.processes.program.store(child.id(), Relaxed);
         foreign.update(&pager, &[child.id()], &[]);
         assert!(foreign.known.contains_key(&child.id()));
         child.kill().expect("it runs");

@@ -117,7 +117,7 @@ fn known(pager: &Pager) -> Vec<u32> {
 /// Returns the unidentified processes of the tree.
 fn unknown(pager: &Pager) -> Vec<u32> {
     let known = known(pager);
-    let mut pids = pager.host.tree(pager);
+    let mut pids = pager.host.tree(&pager.processes);
     pids.retain(|pid| !known.contains(pid));
     pids
 }
@@ -235,7 +235,7 @@ impl Copying {
         Self {
             parent: parent.clone(),
             uffd,
-            space: Space::new(pager.new_mm_id()),
+            space: Space::new(pager.processes.new_mm_id()),
             areas: state.areas.clone(),
             pool: state.pool.inherited(),
             withheld: Areas::default(),
@@ -453,8 +453,8 @@ impl Copying {
             parent.discount.store(0, Relaxed);
         }
         parent.related.store(true, SeqCst);
-        pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-        pager.fork_seen.raise();
+        pager.processes.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+        pager.processes.fork_seen.raise();
         pager.wake_monitor();
     }
 
@@ -497,7 +497,7 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
 /// because the identified process may have ended.
 fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
     let identity = show_identity_in(pager, mm).ok()?;
-    who_sees(pager, &identity, &pager.host.tree(pager))
+    who_sees(pager, &identity, &pager.host.tree(&pager.processes))
 }
 
 /// Registers the child's areas, and returns those that do not exist in the child.

@@ -66,6 +66,7 @@ mod pending;
 mod pool;
 mod pressure;
 mod pressure_target;
+mod processes;
 #[cfg(test)]
 mod quiet;
 mod reclaim;

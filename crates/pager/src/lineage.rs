@@ -13,7 +13,9 @@
 //!   this run's socket (a process between its `exec` and its hello). What a process of another user
 //!   says about itself does not count.
 
+use crate::config::Config;
 use crate::patience::Patience;
+use crate::processes::Processes;
 use crate::server::Pager;
 use ebb_agent::protocol::ENV_SOCKET;
 use ebb_sys::proc;
@@ -86,10 +88,10 @@ impl Lineage {
 
     /// Returns the process number that identifies the run. This is the program's number, or after
     /// its end the number of the eldest process.
-    fn number(&self, pager: &Pager) -> Option<u32> {
+    fn number(&self, processes: &Processes) -> Option<u32> {
         let apart = self.apart.as_ref()?;
         if apart.process.has_ended() {
-            eldest(&tree(pager), proc::parent, proc::started)
+            eldest(&tree(processes), proc::parent, proc::started)
         } else {
             Some(apart.root)
         }
@@ -142,10 +144,10 @@ impl Apart {
 }
 
 /// Returns every process of the tree, the program first, without Ebb's own two.
-pub fn tree(pager: &Pager) -> Vec<u32> {
+pub fn tree(processes: &Processes) -> Vec<u32> {
     let mut found = Vec::new();
-    let mut seen = HashSet::from([std::process::id(), pager.supervisor]);
-    seen.extend(pager.lineage.others());
+    let mut seen = HashSet::from([std::process::id(), processes.supervisor]);
+    seen.extend(processes.lineage.others());
     let mut add = |mut next: Vec<u32>| {
         while let Some(pid) = next.pop() {
             if seen.insert(pid) {
@@ -154,11 +156,11 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
             }
         }
     };
-    add(pager.lineage.roots(pager.supervisor));
-    for mm in pager.mms().iter().filter(|mm| mm.pid() != 0) {
+    add(processes.lineage.roots(processes.supervisor));
+    for mm in processes.mms().iter().filter(|mm| mm.pid() != 0) {
         add(vec![mm.pid()]);
     }
-    pager.lineage.note(&found);
+    processes.lineage.note(&found);
     found
 }
 
@@ -167,7 +169,7 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
 pub fn has_ended(pager: &Pager, supervisor: &Socket) -> bool {
     let mut pause_ns = PAUSE_MIN_NS;
     loop {
-        let left = || !tree(pager).is_empty() || is_awaited(pager);
+        let left = || !tree(&pager.processes).is_empty() || is_awaited(&pager.config);
         if pager.mms().is_empty() && !left() {
             return true;
         }
@@ -181,15 +183,15 @@ pub fn has_ended(pager: &Pager, supervisor: &Socket) -> bool {
 }
 
 /// Whether a process started with this run's socket has yet to say hello.
-fn is_awaited(pager: &Pager) -> bool {
-    let socket = pager.config.socket.as_os_str();
+fn is_awaited(config: &Config) -> bool {
+    let socket = config.socket.as_os_str();
     let started = proc::started_with(ENV_SOCKET, socket, |look| Patience::Files.sees(look));
     started.into_iter().any(|pid| !matches!(proc::state(pid), None | Some('Z' | 'X')))
 }
 
 /// Returns the process number that identifies the run; None if this is the supervisor's.
-pub fn number(pager: &Pager) -> Option<u32> {
-    pager.lineage.number(pager)
+pub fn number(processes: &Processes) -> Option<u32> {
+    processes.lineage.number(processes)
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
     loop {
         let Ok(readable) = agents.wait(listener) else { continue };
         // While the listener serves these callers, candidates wait for the pager, too.
-        pager.candidates.owe();
+        pager.processes.candidates.owe();
         let (own, callers) = readable.split_at(2);
         agents.read_hellos(callers);
         if own[0] {
@@ -93,7 +93,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
             agents.fetch();
         }
         agents.forget();
-        pager.candidates.served();
+        pager.processes.candidates.served();
     }
 }
 
@@ -106,7 +106,7 @@ impl AgentListener {
     /// Waits until a process connects, is to be fetched, or sends its hello. Returns whether each
     /// descriptor is readable: two of the listener, then one for each caller.
     fn wait(&self, listener: &Listener) -> std::io::Result<Vec<bool>> {
-        let candidates = &self.pager.candidates;
+        let candidates = &self.pager.processes.candidates;
         let mut waiting =
             vec![PollFd::new(listener, PollFlags::IN), PollFd::new(candidates, PollFlags::IN)];
         let callers = self.connections().filter_map(Connection::descriptor);
@@ -141,9 +141,9 @@ impl AgentListener {
 
     /// Serves the candidates, and fetches the connections of those that get an agent.
     pub fn fetch(&mut self) {
-        for candidate in self.pager.candidates.take() {
+        for candidate in self.pager.processes.candidates.take() {
             let connection = candidate.serve(&self.pager);
-            self.pager.candidates.served();
+            self.pager.processes.candidates.served();
             let Some(connection) = connection else { continue };
             let wait = Wait::new(&self.pager.clock, Patience::Hello);
             self.silent.push(Caller { connection, wait, child: Some(candidate.mm) });
@@ -275,7 +275,7 @@ pub fn add_program(
         // The kernel reports ENOMEM here for an address space that has ended.
         return Err(if uffd.is_alive(start) { error } else { Errno::SRCH.into() });
     }
-    let id = pager.new_mm_id();
+    let id = pager.processes.new_mm_id();
     let pool = Pool::new(start, len, DOORBELLS);
     let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()).without_hooks(lacks_hooks));
@@ -305,7 +305,7 @@ fn open_line(
     connection: Box<dyn Connection>,
     uffd: Option<BorrowedFd<'_>>,
 ) -> std::io::Result<()> {
-    let tie = mm.process().map_or(Ok(None), |process| process.tie(&pager.lifeline))?;
+    let tie = mm.process().map_or(Ok(None), |process| process.tie(&pager.processes.lifeline))?;
     let line = connection.into_line()?;
     let link = Link::new(line.clone(), pager.clock.clone());
     link.pin(mm.inherited_pins.as_deref());
@@ -354,19 +354,14 @@ fn welcome(
     if mm.link.get().is_some() {
         return refuse(&*connection);
     }
-    no_longer_waits(pager, mm);
+    pager.processes.no_longer_waits(mm);
     open_line(pager, mm, connection, mm.uffd.descriptor())
 }
 
 /// Assigns `process` to a forked child that has said hello.
 pub fn adopt(pager: &Pager, mm: &Arc<Mm>, process: Box<dyn Process>) {
-    no_longer_waits(pager, mm);
+    pager.processes.no_longer_waits(mm);
     mm.set_process(process);
-}
-
-fn no_longer_waits(pager: &Pager, mm: &Arc<Mm>) {
-    let waiting = || pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
-    waiting().retain(|waiting| !Arc::ptr_eq(waiting, mm));
 }
 
 /// Waits for a forked child that has not said hello and is not in `foreign`, and returns it. The
@@ -375,13 +370,13 @@ fn next_candidate(pager: &Pager, foreign: &[Arc<Mm>], wait: Wait) -> Option<Arc<
     let unknown = |mm: &&Arc<Mm>| !foreign.iter().any(|process| Arc::ptr_eq(process, mm));
     loop {
         let found = {
-            let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
+            let forked = pager.processes.forked.lock().unwrap_or_else(PoisonError::into_inner);
             forked.iter().find(unknown).cloned()
         };
         if found.is_some() || wait.is_over(&pager.clock) {
             return found;
         }
-        pager.host.wait(&pager.fork_seen, FORK_LOOK);
+        pager.host.wait(&pager.processes.fork_seen, FORK_LOOK);
     }
 }
 

@@ -134,7 +134,7 @@ fn look_ahead(pager: &Pager, shared: &mut SharedMemory, freezer: &mut Freezer, m
         }
     }
     if pager.managing.load(Relaxed) && shared.is_stale(mms) {
-        let tree = pager.host.tree(pager);
+        let tree = pager.host.tree(&pager.processes);
         shared.update(pager, &tree, mms);
     }
     shared.presume(pager, mms);
@@ -314,7 +314,7 @@ impl Monitor {
         self.youngest = mms.iter().map(|mm| mm.id).max().unwrap_or(self.youngest);
         if self.pager.killing.load(Relaxed) {
             mms.iter().for_each(|mm| mm.mark_ended());
-            self.pager.host.kill_tree(&self.pager);
+            self.pager.host.kill_tree(&self.pager.processes);
         }
         mms.iter().for_each(|mm| mm.sweep_slots());
         for mm in mms {
@@ -329,7 +329,7 @@ impl Monitor {
                 mm.agent_ns.store(times.ran_ns, Relaxed);
             }
         }
-        let tree = self.pager.host.tree(&self.pager);
+        let tree = self.pager.host.tree(&self.pager.processes);
         self.count_running(&tree);
         self.foreign.update(&self.pager, &tree, mms);
         self.shared.update(&self.pager, &tree, mms);

@@ -2,20 +2,19 @@
 
 use crate::account::Account;
 use crate::budget::{Budget, Set};
-use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::{self, Counters};
 use crate::detach::{self, Detach};
 use crate::events::{Event, Events, Why};
 use crate::fault_threads::{EPOLL_KEY_STORE, FaultThreads, epoll_key_link};
 use crate::limits::SLICE_PAGES;
-use crate::lineage::{self, Lineage};
 use crate::link::Link;
 use crate::messages;
 use crate::mm::Mm;
 use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
 use crate::pressure::Pressure;
+use crate::processes::Processes;
 use crate::record::Recorder;
 use crate::sampling::Sampling;
 use crate::seam::{Clock, Host, Machine, Storage};
@@ -23,24 +22,21 @@ use crate::signal::Signal;
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
 use crate::view::{self, Looks};
-use crate::{faults, inject, listener, monitor, reclaim, report, slow_work};
+use crate::{faults, inject, lineage, listener, monitor, reclaim, report, slow_work};
 use ebb_agent::protocol::FAR_SUFFIX;
 use ebb_mm::engine::Engine;
-use ebb_mm::folio::MM_END;
 use ebb_mm::resident::Dropped;
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::{Notice, Store};
-use ebb_sys::lifeline::Lifeline;
 use ebb_sys::process;
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Exit status of a run that Ebb has ended.
@@ -99,10 +95,6 @@ impl SupervisorMessage {
     }
 }
 
-/// Smallest number of an address space. The epoll keys of the wakeup eventfd and of the store take
-/// the numbers 0 and 1.
-const MM_FIRST: u32 = 2;
-
 /// Environment of a pager: real or simulated.
 pub struct World {
     pub clock: Clock,
@@ -118,15 +110,9 @@ pub struct Pager {
     pub started: Instant,
     pub budget: Budget,
     pub faults: FaultThreads,
+    pub processes: Processes,
     pub counters: Counters,
     pub account: Account,
-    pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
-    next_mm: AtomicU32,
-    /// Children of forks that have not said hello yet.
-    pub forked: Mutex<Vec<Arc<Mm>>>,
-    pub fork_seen: Signal,
-    /// Forked children that ask for an agent, or report that they will have none.
-    pub candidates: Candidates,
     pub monitor: Signal,
     /// Whether areas are brought under management.
     pub managing: AtomicBool,
@@ -136,21 +122,11 @@ pub struct Pager {
     pub is_far: AtomicBool,
     /// File that exists while that is so.
     far_file: Mutex<Option<FarFile>>,
-    pub program: AtomicU32,
-    /// Process number of the supervisor.
-    pub supervisor: u32,
-    pub lineage: Lineage,
-    /// Kills the tied processes when the pager ends, even a process that waits for the pager in the
-    /// kernel.
-    pub lifeline: Lifeline,
     pub detach: Detach,
     pub ending: AtomicBool,
     /// Whether the pager is ending the run by killing its processes.
     pub killing: AtomicBool,
     pub resident_history: Mutex<report::History>,
-    /// Whether a process that shared pages has ended. The monitor must then count the sharing
-    /// again.
-    pub sharing_changed: AtomicBool,
     pub pressure: Arc<Pressure>,
     pub unmanaged: Unmanaged,
     /// Set once the monitor has found that the run thrashes.
@@ -173,7 +149,6 @@ impl Pager {
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let events =
             config.events.as_deref().map(|path| Events::new(path, messages::say)).transpose()?;
-        let lineage = Lineage::new(config.root, config.tree)?;
         let budget = Budget::new(&config, store)?;
         // A small budget is near its limit from the start. Then areas are managed from the
         // program's first page on, whenever the monitor starts.
@@ -187,25 +162,16 @@ impl Pager {
             faults: FaultThreads::new(&config)?,
             counters: Counters::default(),
             account: Account::default(),
-            mms: RwLock::default(),
-            next_mm: AtomicU32::new(MM_FIRST),
-            forked: Mutex::default(),
-            fork_seen: Signal::default(),
-            candidates: Candidates::new()?,
+            processes: Processes::new(&config, supervisor)?,
             monitor: Signal::default(),
             managing: AtomicBool::new(managing),
             no_huge_pages: AtomicBool::new(no_huge_pages),
             is_far: AtomicBool::new(false),
             far_file: Mutex::default(),
-            program: AtomicU32::new(0),
-            supervisor,
-            lineage,
-            lifeline: Lifeline::new()?,
             detach: Detach::default(),
             ending: AtomicBool::new(false),
             killing: AtomicBool::new(false),
             resident_history: Mutex::default(),
-            sharing_changed: AtomicBool::new(false),
             pressure: Pressure::new(clock.clone()),
             unmanaged: Unmanaged::default(),
             thrashing: OnceLock::new(),
@@ -227,7 +193,7 @@ impl Pager {
 
     /// Whether the run attaches to a running process and has not finished that.
     pub fn is_attaching(&self) -> bool {
-        self.config.attached && self.program.load(Relaxed) == 0
+        self.config.attached && self.processes.program.load(Relaxed) == 0
     }
 
     /// Locks the engine of the run.
@@ -246,29 +212,19 @@ impl Pager {
         share.min(u64::from(self.config.readahead_pages)) as u32
     }
 
-    /// Returns a number that no address space has.
-    pub fn new_mm_id(&self) -> MmId {
-        loop {
-            let id = MmId(self.next_mm.fetch_add(1, Relaxed) % MM_END);
-            if id.0 >= MM_FIRST && self.mm(id).is_none() {
-                return id;
-            }
-        }
-    }
-
     /// Returns all address spaces.
     pub fn mms(&self) -> Vec<Arc<Mm>> {
-        self.mms.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.processes.mms()
     }
 
     /// Returns the address space with this number.
     pub fn mm(&self, id: MmId) -> Option<Arc<Mm>> {
-        self.mms.read().unwrap_or_else(PoisonError::into_inner).get(&id.0).cloned()
+        self.processes.mm(id)
     }
 
     /// Adds an address space.
     pub fn add_mm(&self, mm: &Arc<Mm>) -> std::io::Result<()> {
-        self.mms.write().unwrap_or_else(PoisonError::into_inner).insert(mm.id.0, mm.clone());
+        self.processes.insert(mm);
         self.faults.watch_uffd(mm)
     }
 
@@ -309,14 +265,7 @@ impl Pager {
         let (calls, ticks) = mm.link.get().map_or((0, 0), Link::lost);
         counters::add(&self.counters.lost_calls, calls);
         counters::add(&self.counters.lost_ticks, ticks);
-        self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
-        if mm.related.load(Relaxed) {
-            self.sharing_changed.store(true, SeqCst);
-        }
-        self.forked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|waiting| !Arc::ptr_eq(waiting, mm));
+        self.processes.remove(mm);
         self.budget.discard(&dropped);
         self.wake_monitor();
         self.faults.wake();
@@ -366,7 +315,7 @@ impl Pager {
         }
         // A thread of a process that the kill has missed ends the process instead of forking.
         self.mms().iter().for_each(|mm| mm.mark_ended());
-        self.host.kill_tree(self);
+        self.host.kill_tree(&self.processes);
     }
 }
 
@@ -410,7 +359,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
     loop {
         match SupervisorMessage::receive(supervisor) {
             Ok(SupervisorMessage::Running(pid)) => {
-                pager.program.store(pid, SeqCst);
+                pager.processes.program.store(pid, SeqCst);
                 note_start(&pager);
             }
             Ok(SupervisorMessage::Attach(pid)) => {
@@ -418,7 +367,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
                 if let Err(error) = inject::attach(pid, &way) {
                     return SupervisorMessage::Failed(error.to_string()).send(supervisor);
                 }
-                pager.program.store(pid, SeqCst);
+                pager.processes.program.store(pid, SeqCst);
                 note_start(&pager);
                 SupervisorMessage::Ready.send(supervisor)?;
             }
@@ -516,9 +465,9 @@ fn without_supervisor(pager: &Arc<Pager>) -> std::io::Result<()> {
 fn abandoned(pager: &Pager) {
     let wait = Wait::new(&pager.clock, Patience::Killing);
     pager.kill_tree(Why::SupervisorEnded);
-    while !pager.host.tree(pager).is_empty() && !wait.is_over(&pager.clock) {
+    while !pager.host.tree(&pager.processes).is_empty() && !wait.is_over(&pager.clock) {
         pager.host.sleep(Duration::from_millis(10));
-        pager.host.kill_tree(pager);
+        pager.host.kill_tree(&pager.processes);
     }
     if let Some(events) = &pager.events {
         events.end();
@@ -577,8 +526,8 @@ fn watch_stopped(pager: &Pager, supervisor: &Socket) {
         if !says[0].revents().is_empty() {
             return;
         }
-        if !is_stopped(pager.program.load(SeqCst)) {
-            signals::send(pager.supervisor, signals::SIGCONT);
+        if !is_stopped(pager.processes.program.load(SeqCst)) {
+            signals::send(pager.processes.supervisor, signals::SIGCONT);
         }
     }
 }

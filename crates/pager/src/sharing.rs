@@ -72,7 +72,7 @@ impl Sharing {
     pub fn update(&mut self, pager: &Pager, mms: &[Arc<Mm>], mut before: impl FnMut()) {
         let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
         let due = pager.clock.since(self.counted) >= self.pause
-            || pager.sharing_changed.swap(false, Relaxed);
+            || pager.processes.sharing_changed.swap(false, Relaxed);
         if related.is_empty() || !due {
             return;
         }

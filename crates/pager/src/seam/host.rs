@@ -1,10 +1,11 @@
 //! Functions of no single process: waiting, messages for the user, ending the run.
 
+use crate::config::Config;
 use crate::inject::{self, Attempt};
 use crate::lineage;
 use crate::messages;
+use crate::processes::Processes;
 use crate::seam::{Known, Process};
-use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_sys::process::{self, Pidfd};
 use ebb_sys::{cgroup, proc, sched};
@@ -30,7 +31,7 @@ pub trait Host: Debug + Send + Sync {
     /// Returns the process that a thread belongs to, if it is a child of one of `parents`.
     fn child_of(&self, thread: u32, parents: &[u32]) -> Option<u32>;
     /// Returns every process of the tree that can be found.
-    fn tree(&self, pager: &Pager) -> Vec<u32>;
+    fn tree(&self, processes: &Processes) -> Vec<u32>;
     /// Returns the number of resident pages of shared memory that a process maps, counted once per
     /// mapping.
     fn shared_memory_pages(&self, pid: u32) -> u64;
@@ -39,9 +40,9 @@ pub trait Host: Debug + Send + Sync {
     fn may_be_used_up(&self) -> bool;
     /// Begins to inject the agent into a process without a loader, if the process allows it
     /// ([`crate::inject`]).
-    fn inject(&self, pager: &Pager, pid: u32) -> Attempt;
+    fn inject(&self, config: &Config, pid: u32) -> Attempt;
     /// Kills every process of the tree.
-    fn kill_tree(&self, pager: &Pager);
+    fn kill_tree(&self, processes: &Processes);
 }
 
 /// The real machine.
@@ -86,8 +87,8 @@ impl Host for Machine {
         self.process_of(thread).filter(is_child)
     }
 
-    fn tree(&self, pager: &Pager) -> Vec<u32> {
-        lineage::tree(pager)
+    fn tree(&self, processes: &Processes) -> Vec<u32> {
+        lineage::tree(processes)
     }
 
     fn shared_memory_pages(&self, pid: u32) -> u64 {
@@ -98,25 +99,25 @@ impl Host for Machine {
         cgroup::may_be_used_up()
     }
 
-    fn inject(&self, pager: &Pager, pid: u32) -> Attempt {
-        inject::begin(pid, inject::Way::of(&pager.config))
+    fn inject(&self, config: &Config, pid: u32) -> Attempt {
+        inject::begin(pid, inject::Way::of(config))
     }
 
-    fn kill_tree(&self, pager: &Pager) {
+    fn kill_tree(&self, processes: &Processes) {
         if std::fs::File::open("/proc/self/stat").is_err() {
             // Without a descriptor no process can be found. The supervisor has its own, and kills
             // the tree when this process ends.
             messages::exit(125);
         }
         for _ in 0..3 {
-            pager.mms().iter().filter_map(|mm| mm.process()).for_each(Process::kill);
-            pager.lineage.kill();
-            let tree = self.tree(pager);
+            processes.mms().iter().filter_map(|mm| mm.process()).for_each(Process::kill);
+            processes.lineage.kill();
+            let tree = self.tree(processes);
             for &pid in &tree {
                 let Ok(process) = Pidfd::open(pid) else { continue };
                 // The number may belong to another process by now.
                 let parent = proc::parent(pid).unwrap_or(0);
-                if parent == pager.supervisor || tree.contains(&parent) {
+                if parent == processes.supervisor || tree.contains(&parent) {
                     // The process may have ended in between.
                     let _ = process.send(9);
                 }

@@ -326,8 +326,8 @@ impl Driver {
     /// Whether threads of the pager may run: the locks that they need are free.
     fn is_free(&self) -> bool {
         self.pager.budget.engine.try_lock().is_ok()
-            && self.pager.mms.try_write().is_ok()
-            && self.pager.forked.try_lock().is_ok()
+            && self.pager.processes.mms.try_write().is_ok()
+            && self.pager.processes.forked.try_lock().is_ok()
             && self.pager.mms().iter().all(|mm| mm.is_free())
     }
 

@@ -6,8 +6,9 @@
 
 use super::driver::point;
 use super::world::{Change, Doing, Id, POOL, Told, World};
+use crate::config::Config;
+use crate::processes::Processes;
 use crate::seam::{AddressSpace, AgentRuns, Connection, Event, Host, Line, Process, Storage};
-use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_agent::protocol::{HELLO_START, Hello, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_mm::types::SlotId;
@@ -836,7 +837,7 @@ impl Host for FakeHost {
         parents.contains(&parent).then_some(pid)
     }
 
-    fn tree(&self, _: &Pager) -> Vec<u32> {
+    fn tree(&self, _: &Processes) -> Vec<u32> {
         let mut world = self.world.lock();
         world.trees_asked += 1;
         world.spaces.iter().filter(|space| space.alive).map(|space| space.pid).collect()
@@ -850,11 +851,11 @@ impl Host for FakeHost {
         false
     }
 
-    fn inject(&self, _: &Pager, _: u32) -> crate::inject::Attempt {
+    fn inject(&self, _: &Config, _: u32) -> crate::inject::Attempt {
         crate::inject::Attempt::No
     }
 
-    fn kill_tree(&self, _: &Pager) {
+    fn kill_tree(&self, _: &Processes) {
         let mut world = self.world.lock();
         world.killed = true;
         world.note(|| "killed".to_owned());
