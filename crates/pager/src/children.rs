@@ -115,7 +115,7 @@ impl Candidate {
                 }
             }
             // The child has its memory, and needs no agent (DETACH-2).
-            JoinRequest::CannotJoin { .. } if pager.detach.is_on() => (0, None),
+            JoinRequest::CannotJoin { .. } if pager.run.detach.is_on() => (0, None),
             JoinRequest::CannotJoin { reason } => {
                 self.find(pager, None);
                 let reason = io::Error::from_raw_os_error(reason);

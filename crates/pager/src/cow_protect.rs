@@ -29,7 +29,9 @@ const UNSEEN_PAGES: u64 = 64;
 
 /// Returns whether `copies` more pages would not fit.
 pub fn is_needed(pager: &Pager, copies: u64) -> bool {
-    pager.managing.load(Relaxed) && copies > UNSEEN_PAGES && pager.resident().zone.free() < copies
+    pager.run.managing.load(Relaxed)
+        && copies > UNSEEN_PAGES
+        && pager.resident().zone.free() < copies
 }
 
 /// Write-protects the pages of a range, except `pins` (in order). Returns false if the address

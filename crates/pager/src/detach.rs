@@ -99,7 +99,7 @@ pub fn asked(pager: &Pager, line: Box<dyn Connection>) {
         let why = "ebb run started the process, and Ebb's hooks cannot leave it; ebb set PID memory.max=SIZE gives it more memory";
         return control::done(&*line, Err(why.into()));
     }
-    pager.detach.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    pager.run.detach.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     tell_supervisor(&pager.processes);
 }
 
@@ -118,7 +118,7 @@ fn tell_supervisor(processes: &Processes) {
 /// Fails if a process cannot be given back (DETACH-4).
 pub fn run(pager: &Arc<Pager>) -> Result<(), String> {
     let result = try_run(pager);
-    pager.detach.answer(&result);
+    pager.run.detach.answer(&result);
     result
 }
 
@@ -135,7 +135,7 @@ fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
     });
     if let Err(reason) = whole.and_then(|()| all_run(pager)) {
         pager.engine().resize(pages(limit), pages(high), limit / 2);
-        pager.detach.on.store(false, SeqCst);
+        pager.run.detach.on.store(false, SeqCst);
         pager.budget.wake_kswapd();
         return Err(reason);
     }
@@ -180,12 +180,12 @@ fn has_room(pager: &Pager) -> Result<(), String> {
 
 /// Stops reclaim and lifts the limit (DETACH-2). Returns limit and aim as they were, in bytes.
 fn lift(pager: &Pager) -> Result<(u64, u64), String> {
-    pager.detach.rests.store(false, SeqCst);
-    pager.detach.on.store(true, SeqCst);
+    pager.run.detach.rests.store(false, SeqCst);
+    pager.run.detach.on.store(true, SeqCst);
     let wait = Wait::new(&pager.clock, Patience::Detach);
-    while !pager.detach.rests.load(SeqCst) || inject::is_under_way() {
+    while !pager.run.detach.rests.load(SeqCst) || inject::is_under_way() {
         if wait.is_over(&pager.clock) {
-            pager.detach.on.store(false, SeqCst);
+            pager.run.detach.on.store(false, SeqCst);
             all_run(pager)?;
             return Err("a process does not answer: it gets no CPU".into());
         }
@@ -196,9 +196,9 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
     // Any other change of the limit first checks for a detach, under this lock.
     let before = pager.budget.limits();
     pager.engine().resize(plenty, plenty, before.0 / 2);
-    pager.managing.store(false, SeqCst);
+    pager.run.managing.store(false, SeqCst);
     pager.faults.wake_if_deferred();
-    pager.monitor.raise();
+    pager.run.monitor.raise();
     Ok(before)
 }
 
@@ -237,7 +237,7 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
     loop {
         if asked.is_none_or(|asked| pager.clock.since(asked) > ASK_AGAIN) {
             asked = Some(pager.clock.now());
-            let mut wanted = pager.detach.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut wanted = pager.run.detach.wanted.lock().unwrap_or_else(PoisonError::into_inner);
             wanted.extend(away.iter().map(|&vpn| (mm.clone(), vpn)));
         }
         let before = away.len();
@@ -337,7 +337,7 @@ mod tests {
         let (caller, _) = link.call(0).expect("a call");
         let (mm, request) =
             (Arc::new(with_pool(Quiet::default())), JoinRequest::CannotJoin { reason: 32 });
-        pager.detach.on.store(true, SeqCst);
+        pager.run.detach.on.store(true, SeqCst);
         let child = Candidate { mm, request, line: link, caller, certain: true };
         assert!(child.serve(&pager).is_none());
         assert_ne!(call.state.load(SeqCst), CALL_MADE, "it is answered");

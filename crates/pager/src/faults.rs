@@ -267,7 +267,7 @@ impl Server {
 
     /// Queues the pages that a detach wants back as if a thread had faulted on each.
     fn fetch_wanted(&self) {
-        if !self.pager.detach.is_on() {
+        if !self.pager.run.detach.is_on() {
             return;
         }
         let asked = Asked { read: ticks::now(), lock: 0 };
@@ -281,7 +281,7 @@ impl Server {
             };
             PageFault::of(&mm, event, (now, asked))
         };
-        let wanted = self.pager.detach.take_wanted();
+        let wanted = self.pager.run.detach.take_wanted();
         self.pending.lock().deferred.extend(wanted.into_iter().map(fault));
     }
 
@@ -305,7 +305,7 @@ impl Server {
                     // until the address space is gone, because no thread may ever see a hole.
                     mm.closing.store(true, SeqCst);
                     self.pager.faults.unwatch(mm.link.get().and_then(Link::descriptor));
-                    self.pager.wake_monitor();
+                    self.pager.run.wake_monitor();
                 }
             }
         }
@@ -348,7 +348,7 @@ impl Server {
                     }
                     self.pager.faults.unwatch(mm.uffd.descriptor());
                     mm.closing.store(true, SeqCst);
-                    self.pager.monitor.raise();
+                    self.pager.run.monitor.raise();
                     return;
                 }
             }
@@ -862,7 +862,7 @@ impl Server {
             }
             PlaceError::Dead => {
                 mm.closing.store(true, SeqCst);
-                self.pager.monitor.raise();
+                self.pager.run.monitor.raise();
                 Answer::Given
             }
             PlaceError::Other(errno) => {

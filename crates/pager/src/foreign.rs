@@ -151,7 +151,7 @@ impl ForeignProcess {
             self.inject(pager, pid);
         }
         // To join takes memory, and no process is to join while the run is given back.
-        let waits = pager.budget.memory_stalled.load(Relaxed) > 0 || pager.detach.is_on();
+        let waits = pager.budget.memory_stalled.load(Relaxed) > 0 || pager.run.detach.is_on();
         // The pager learns which process a candidate is only when it serves the candidate.
         let owed = pager.processes.candidates.has_unserved() && self.sightings < SIGHTINGS_OWED;
         let stands = || matches!(proc::state(pid), Some('T' | 't' | 'D'));
@@ -197,7 +197,7 @@ impl ForeignProcess {
     }
 
     fn inject(&mut self, pager: &Pager, pid: u32) {
-        if pager.detach.is_on() {
+        if pager.run.detach.is_on() {
             return;
         }
         self.injection = pager.host.inject(&pager.config, pid);

@@ -455,7 +455,7 @@ impl Copying {
         parent.related.store(true, SeqCst);
         pager.processes.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
         pager.processes.fork_seen.raise();
-        pager.wake_monitor();
+        pager.run.wake_monitor();
     }
 
     /// Returns the part of the child's table that is copied by now.

@@ -73,6 +73,7 @@ mod reclaim;
 mod record;
 mod report;
 mod resize;
+mod run;
 mod sampling;
 mod seam;
 mod search;
@@ -96,4 +97,5 @@ mod writer;
 
 pub use config::{Config, Encrypt, MEMORY_MIN_BYTES, ReportFormat, ReportTo, shown};
 pub use listener::FEATURES;
-pub use server::{SupervisorMessage, far_file, serve};
+pub use run::far_file;
+pub use server::{SupervisorMessage, serve};

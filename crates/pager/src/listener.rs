@@ -77,7 +77,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
                 Ok(None) => {}
                 // The process that connected cannot be accepted, and would wait for ever.
                 Err(error) if is_out_of_descriptors(&error) => {
-                    if !pager.ending.load(SeqCst) {
+                    if !pager.run.ending.load(SeqCst) {
                         pager.say(OUT_OF_DESCRIPTORS);
                         pager.kill_tree(Why::OutOfDescriptors);
                     }
@@ -226,7 +226,7 @@ fn heard(
         (_, Some(_)) => refuse(&*connection),
     };
     if joined.is_ok() {
-        pager.wake_monitor();
+        pager.run.wake_monitor();
     }
     joined
 }
@@ -309,11 +309,11 @@ fn open_line(
     let line = connection.into_line()?;
     let link = Link::new(line.clone(), pager.clock.clone());
     link.pin(mm.inherited_pins.as_deref());
-    link.set_far(pager.is_far.load(SeqCst));
-    if pager.no_huge_pages.load(Relaxed) {
+    link.set_far(pager.run.is_far.load(SeqCst));
+    if pager.run.no_huge_pages.load(Relaxed) {
         link.send_no_huge_pages();
     }
-    if pager.managing.load(Relaxed) {
+    if pager.run.managing.load(Relaxed) {
         // The agent must announce the first area that it maps.
         link.managing();
     }

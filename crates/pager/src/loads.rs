@@ -264,7 +264,7 @@ impl Server {
     /// yet, the method reports nothing and the page is read again.
     pub fn lost(&self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault, why: &str) -> Answer {
         // The program dies at once. The lock keeps the run from ending before the message is out.
-        let _explaining = self.pager.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        let _explaining = self.pager.run.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = mm.uffd.poison(fault.address, PAGE_SIZE as u64) {
             return self.not_placed(mm, state, fault, error);
         }

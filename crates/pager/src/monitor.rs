@@ -81,7 +81,7 @@ pub fn run(pager: &Arc<Pager>) {
         let free_bytes = monitor.tick() * PAGE_SIZE as u64;
         // With hundreds of processes a tick takes milliseconds of a CPU that they need themselves.
         let took = pager.clock.since(began).min(PAUSE_MAX);
-        let no_huge_pages = pager.no_huge_pages.load(Relaxed);
+        let no_huge_pages = pager.run.no_huge_pages.load(Relaxed);
         let growth =
             if no_huge_pages { GROWTH_BYTES_PER_SECOND } else { HUGE_GROWTH_BYTES_PER_SECOND };
         let pause = Duration::from_secs_f64(free_bytes as f64 / growth as f64);
@@ -94,29 +94,8 @@ pub fn run(pager: &Arc<Pager>) {
         } else {
             PAUSE_MAX
         };
-        pager.host.wait(&pager.monitor, pause.clamp(PAUSE_MIN, most).max(took));
+        pager.host.wait(&pager.run.monitor, pause.clamp(PAUSE_MIN, most).max(took));
     }
-}
-
-/// Pages that the program fills before the next tick if the monitor does not run for some
-/// milliseconds.
-const LATE_PAGES: u64 = (64 << 20) / PAGE_SIZE as u64;
-
-/// Returns the number of pages below which nothing is registered, if reclaim aims at `goal`.
-pub fn threshold(goal: u64) -> u64 {
-    goal.saturating_sub(LATE_PAGES.max(goal / 8))
-}
-
-/// Returns the number of pages from which the kernel is to make no more huge pages. By huge pages a
-/// program fills the remaining memory too fast: 127 MiB in 6 ms in which the monitor did not run.
-pub fn no_huge_pages_from(goal: u64) -> u64 {
-    threshold(goal).saturating_sub(LATE_PAGES)
-}
-
-/// Returns the number of pages from which new processes wait for their agents. What a process fills
-/// before it has an agent does not count at once.
-fn far_below(goal: u64) -> u64 {
-    no_huge_pages_from(goal) / 2
 }
 
 /// Returns how many of a process's resident pages the pager does not know.
@@ -133,7 +112,7 @@ fn look_ahead(pager: &Pager, shared: &mut SharedMemory, freezer: &mut Freezer, m
             mm.resident_pages();
         }
     }
-    if pager.managing.load(Relaxed) && shared.is_stale(mms) {
+    if pager.run.managing.load(Relaxed) && shared.is_stale(mms) {
         let tree = pager.host.tree(&pager.processes);
         shared.update(pager, &tree, mms);
     }
@@ -189,7 +168,7 @@ impl Monitor {
         });
         let mms = self.pager.mms();
         self.place_agents(&mms);
-        let killing = self.pager.killing.load(Relaxed);
+        let killing = self.pager.run.killing.load(Relaxed);
         let pause = if killing { KILL_AGAIN } else { CENSUS };
         let due = self.pager.clock.since(self.census) > pause || self.is_child_unmet(&mms);
         // Each address space takes a descriptor and a place among the parent's calls.
@@ -209,16 +188,16 @@ impl Monitor {
             // The kernel copies pages shared in a fork group without a message.
             let grows = unknown_pages(mm, resident) > UNKNOWN_PAGES_MAX || mm.related.load(Relaxed);
             if let Some(link) = mm.link.get() {
-                if !self.pager.is_far.load(Relaxed) {
+                if !self.pager.run.is_far.load(Relaxed) {
                     link.set_far(false);
                 }
-                if self.pager.no_huge_pages.load(Relaxed) {
+                if self.pager.run.no_huge_pages.load(Relaxed) {
                     link.send_no_huge_pages();
                 }
             }
             look_ahead_again(&self.pager, &mut self.shared, &mut self.freezer, &mms);
             // A process that moves areas goes on first. The next tick registers them.
-            let moves = self.pager.managing.load(Relaxed) && !self.manage(mm, resident);
+            let moves = self.pager.run.managing.load(Relaxed) && !self.manage(mm, resident);
             if grows && !moves {
                 growing.push(mm.clone());
             }
@@ -238,7 +217,7 @@ impl Monitor {
     /// child fills before it has an agent and is frozen cannot leave.
     fn is_child_unmet(&self, mms: &[Arc<Mm>]) -> bool {
         let unmet = |mm: &Mm| mm.lacks_hooks() && mm.link.get().is_none() && mm.id > self.youngest;
-        self.pager.managing.load(Relaxed) && mms.iter().any(|mm| unmet(mm))
+        self.pager.run.managing.load(Relaxed) && mms.iter().any(|mm| unmet(mm))
     }
 
     /// Keeps agents off the CPU that the fault thread shares with the program.
@@ -276,22 +255,7 @@ impl Monitor {
         if free > 0 {
             self.pager.faults.wake_if_deferred();
         }
-        if !self.pager.managing.load(Relaxed) {
-            let (no_huge_pages_from, threshold) = (no_huge_pages_from(goal), threshold(goal));
-            if used >= far_below(goal) {
-                self.pager.end_far();
-            }
-            let is_new = used >= no_huge_pages_from && self.pager.forbid_huge_pages();
-            if used >= threshold {
-                self.pager.managing.store(true, Relaxed);
-            }
-            // Returns 0 so that the next tick tells the agents at once.
-            if is_new || used >= threshold {
-                return 0;
-            }
-            return if used < no_huge_pages_from { no_huge_pages_from } else { threshold } - used;
-        }
-        free
+        self.pager.run.approach(used, goal).unwrap_or(free)
     }
 
     /// Drops address spaces that have ended. For those without an agent, checks this only if
@@ -312,7 +276,7 @@ impl Monitor {
     fn take_census(&mut self, mms: &[Arc<Mm>]) {
         self.census = self.pager.clock.now();
         self.youngest = mms.iter().map(|mm| mm.id).max().unwrap_or(self.youngest);
-        if self.pager.killing.load(Relaxed) {
+        if self.pager.run.killing.load(Relaxed) {
             mms.iter().for_each(|mm| mm.mark_ended());
             self.pager.host.kill_tree(&self.pager.processes);
         }

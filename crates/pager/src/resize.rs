@@ -74,7 +74,7 @@ pub fn asked(pager: &Pager, request: Limits, line: Box<dyn Connection>) {
         return control::done(&*line, Err(reason));
     }
     pager.budget.limit_requests.add(request, line);
-    pager.monitor.raise();
+    pager.run.monitor.raise();
 }
 
 /// A fall of the limit that is under way.
@@ -146,7 +146,7 @@ impl Resize {
     /// Performs one step. Returns true while there is more to do and the next tick should come
     /// soon.
     pub fn look(&mut self, pager: &Pager) -> bool {
-        if pager.detach.is_on() {
+        if pager.run.detach.is_on() {
             return self.under_way.is_some();
         }
         if let Some(way) = self.under_way.take() {
@@ -271,7 +271,7 @@ impl Resize {
         let bytes = limit * PAGE_SIZE as u64;
         let ram = self.ram.unwrap_or(bytes / 2).min(bytes);
         let mut engine = pager.engine();
-        if pager.detach.is_on() {
+        if pager.run.detach.is_on() {
             return;
         }
         engine.resize(limit, self.high.unwrap_or(limit), ram);

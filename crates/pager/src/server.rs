@@ -4,7 +4,7 @@ use crate::account::Account;
 use crate::budget::{Budget, Set};
 use crate::config::Config;
 use crate::counters::{self, Counters};
-use crate::detach::{self, Detach};
+use crate::detach;
 use crate::events::{Event, Events, Why};
 use crate::fault_threads::{EPOLL_KEY_STORE, FaultThreads, epoll_key_link};
 use crate::limits::SLICE_PAGES;
@@ -16,14 +16,13 @@ use crate::pending::Pending;
 use crate::pressure::Pressure;
 use crate::processes::Processes;
 use crate::record::Recorder;
+use crate::run::RunState;
 use crate::sampling::Sampling;
 use crate::seam::{Clock, Host, Machine, Storage};
-use crate::signal::Signal;
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
 use crate::view::{self, Looks};
 use crate::{faults, inject, lineage, listener, monitor, reclaim, report, slow_work};
-use ebb_agent::protocol::FAR_SUFFIX;
 use ebb_mm::engine::Engine;
 use ebb_mm::resident::Dropped;
 use ebb_mm::types::{MmId, PAGE_SIZE};
@@ -33,10 +32,9 @@ use ebb_sys::socket::Socket;
 use ebb_sys::{proc, signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Exit status of a run that Ebb has ended.
@@ -111,21 +109,9 @@ pub struct Pager {
     pub budget: Budget,
     pub faults: FaultThreads,
     pub processes: Processes,
+    pub run: RunState,
     pub counters: Counters,
     pub account: Account,
-    pub monitor: Signal,
-    /// Whether areas are brought under management.
-    pub managing: AtomicBool,
-    /// Whether the kernel is to make no more huge pages. Set a little before `managing`.
-    pub no_huge_pages: AtomicBool,
-    /// Whether new processes need not wait for their agents, because the limit is far.
-    pub is_far: AtomicBool,
-    /// File that exists while that is so.
-    far_file: Mutex<Option<FarFile>>,
-    pub detach: Detach,
-    pub ending: AtomicBool,
-    /// Whether the pager is ending the run by killing its processes.
-    pub killing: AtomicBool,
     pub resident_history: Mutex<report::History>,
     pub pressure: Arc<Pressure>,
     pub unmanaged: Unmanaged,
@@ -138,8 +124,6 @@ pub struct Pager {
     pub sampling: Option<Sampling>,
     /// Writer of events, if the user wants them.
     pub events: Option<Events>,
-    /// Locked while a lost page kills the program and the message about it is written.
-    pub last_words: Mutex<()>,
     complained: AtomicU32,
 }
 
@@ -150,27 +134,15 @@ impl Pager {
         let events =
             config.events.as_deref().map(|path| Events::new(path, messages::say)).transpose()?;
         let budget = Budget::new(&config, store)?;
-        // A small budget is near its limit from the start. Then areas are managed from the
-        // program's first page on, whenever the monitor starts.
         let goal = budget.resident().zone.high();
-        let at_once = config.eager || config.sample;
-        let managing = at_once || monitor::threshold(goal) == 0;
-        let no_huge_pages = at_once || monitor::no_huge_pages_from(goal) == 0;
         let pager = Self {
             started: clock.now(),
+            run: RunState::new(&config, goal),
             budget,
             faults: FaultThreads::new(&config)?,
             counters: Counters::default(),
             account: Account::default(),
             processes: Processes::new(&config, supervisor)?,
-            monitor: Signal::default(),
-            managing: AtomicBool::new(managing),
-            no_huge_pages: AtomicBool::new(no_huge_pages),
-            is_far: AtomicBool::new(false),
-            far_file: Mutex::default(),
-            detach: Detach::default(),
-            ending: AtomicBool::new(false),
-            killing: AtomicBool::new(false),
             resident_history: Mutex::default(),
             pressure: Pressure::new(clock.clone()),
             unmanaged: Unmanaged::default(),
@@ -179,7 +151,6 @@ impl Pager {
             recorder,
             sampling: config.sample.then(|| Sampling::new(clock.now())),
             events,
-            last_words: Mutex::default(),
             complained: AtomicU32::new(0),
             clock,
             host,
@@ -231,7 +202,7 @@ impl Pager {
     /// Sets the link to the agent of an address space.
     pub fn set_link(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
         let link = mm.link.get_or_init(|| link);
-        if self.killing.load(SeqCst) {
+        if self.run.killing.load(SeqCst) {
             link.end();
         }
         link.descriptor().map_or(Ok(()), |fd| self.faults.watch(fd, epoll_key_link(mm.id)))
@@ -267,29 +238,8 @@ impl Pager {
         counters::add(&self.counters.lost_ticks, ticks);
         self.processes.remove(mm);
         self.budget.discard(&dropped);
-        self.wake_monitor();
+        self.run.wake_monitor();
         self.faults.wake();
-    }
-
-    /// Has the kernel make no more huge pages. Returns whether that is new.
-    pub fn forbid_huge_pages(&self) -> bool {
-        self.end_far();
-        !self.no_huge_pages.swap(true, SeqCst)
-    }
-
-    /// Has new processes wait for their agents from now on.
-    pub fn end_far(&self) {
-        if self.is_far.swap(false, SeqCst) {
-            drop(self.far_file.lock().unwrap_or_else(PoisonError::into_inner).take());
-        }
-    }
-
-    /// Wakes the monitor after a process has come or gone. Far from the limit the monitor does not
-    /// need to know before its next tick.
-    pub fn wake_monitor(&self) {
-        if self.no_huge_pages.load(Relaxed) || self.managing.load(Relaxed) {
-            self.monitor.raise();
-        }
     }
 
     /// Writes a message for the user to standard error. Does not wait for a reader.
@@ -309,8 +259,8 @@ impl Pager {
 
     /// Kills every process of the tree. The monitor kills processes that were born meanwhile.
     pub fn kill_tree(&self, why: Why) {
-        self.ending.store(true, SeqCst);
-        if !self.killing.swap(true, SeqCst) {
+        self.run.ending.store(true, SeqCst);
+        if !self.run.killing.swap(true, SeqCst) {
             self.note_run(&Event::Killed { why });
         }
         // A thread of a process that the kill has missed ends the process instead of forking.
@@ -336,12 +286,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
         Ok(pager) => pager,
         Err(message) => return SupervisorMessage::Failed(message).send(supervisor),
     };
-    if !pager.no_huge_pages.load(Relaxed)
-        && let Ok(file) = FarFile::create(&pager.config.socket)
-    {
-        *pager.far_file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
-        pager.is_far.store(true, SeqCst);
-    }
+    pager.run.begin_far(&pager.config.socket);
     let listener = match ebb_sys::socket::Listener::bind(&pager.config.socket) {
         Ok(listener) => listener,
         Err(error) => {
@@ -394,36 +339,10 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
     }
 }
 
-/// File beside the socket that tells new processes that the run is far from its limit.
-struct FarFile(PathBuf);
-
-impl FarFile {
-    fn create(socket: &Path) -> std::io::Result<Self> {
-        let path = far_file(socket);
-        std::fs::File::create_new(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for FarFile {
-    fn drop(&mut self) {
-        // The folder may be gone.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Returns the path of the file that exists while the run of this socket is far from its limit.
-#[must_use]
-pub fn far_file(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(FAR_SUFFIX);
-    path.into()
-}
-
 /// Ends the pager after every process has ended or a detach has given all of them back.
 fn end(pager: &Pager, supervisor: &Socket, status: Option<i32>) -> std::io::Result<()> {
-    pager.ending.store(true, SeqCst);
-    drop(pager.last_words.lock());
+    pager.run.ending.store(true, SeqCst);
+    drop(pager.run.last_words.lock());
     end_recording(pager);
     let failed = pager.unmanaged.has_ended_run();
     // With `--exec` or `ebb attach` the program's own status counts, because another process is its

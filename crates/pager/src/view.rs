@@ -118,7 +118,7 @@ fn look(pager: &Pager, areas_of: u32) -> View {
     let stats = pager.budget.store.stats();
     let mut view = View {
         at_us: pager.clock.since(pager.started).as_micros() as u64,
-        managing: pager.managing.load(Relaxed),
+        managing: pager.run.managing.load(Relaxed),
         pressure: stat::pressure(pager),
         waited_us: pager.waited().1 / 1000,
         faults: pager.account.counted(),

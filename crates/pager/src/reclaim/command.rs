@@ -85,11 +85,11 @@ impl Reclaim {
     /// Starts managing areas, and waits for the first managed page. Far below the limit no area is
     /// managed, so nothing can be aged or evicted.
     fn have_managed(&self) {
-        if self.pager.managing.swap(true, SeqCst) {
+        if self.pager.run.managing.swap(true, SeqCst) {
             return;
         }
-        self.pager.forbid_huge_pages();
-        self.pager.monitor.raise();
+        self.pager.run.forbid_huge_pages();
+        self.pager.run.monitor.raise();
         let wait = Wait::new(&self.pager.clock, Patience::Adoption);
         while self.pager.resident().evictable() == 0 && !wait.is_over(&self.pager.clock) {
             self.pager.host.sleep(Duration::from_millis(1));

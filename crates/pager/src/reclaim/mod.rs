@@ -170,17 +170,17 @@ impl Reclaim {
 
     /// Carries out the next order of the engine (`core::engine`).
     pub fn turn(&mut self) {
-        if self.pager.ending.load(Relaxed) {
+        if self.pager.run.ending.load(Relaxed) {
             // The run ends and gives back all memory soon.
             self.end_pass();
             self.pager.host.wait(&self.pager.budget.kswapd, Duration::from_millis(NAP_MS));
             return self.tidy();
         }
-        if self.pager.detach.is_on() {
+        if self.pager.run.detach.is_on() {
             self.end_pass();
             self.tidy();
             if self.stalled.is_empty() {
-                self.pager.detach.rest();
+                self.pager.run.detach.rest();
             }
             self.pager.host.wait(&self.pager.budget.kswapd, Duration::from_millis(NAP_MS));
             return;

@@ -329,7 +329,7 @@ impl Reclaim {
             waited_us: waited.as_micros() as u64,
             why: why.clone(),
         });
-        let outcome = if self.pager.detach.is_way_out(&self.pager) {
+        let outcome = if self.pager.run.detach.is_way_out(&self.pager) {
             "is given back: it has no limit any more"
         } else {
             "is killed"
@@ -342,7 +342,7 @@ impl Reclaim {
             mib(demand),
             waited.as_secs_f64(),
         ));
-        if self.pager.detach.try_way_out(&self.pager) {
+        if self.pager.run.detach.try_way_out(&self.pager) {
             return self.no_progress.end();
         }
         for kind in self.pager.unmanaged.list() {
