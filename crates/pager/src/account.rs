@@ -208,7 +208,7 @@ fn figures(
 impl Pager {
     /// Returns [`Account::waited`], or zeros where time is simulated.
     pub fn waited(&self) -> (u64, u64) {
-        if self.clock.is_simulated() { (0, 0) } else { self.account.waited() }
+        if self.clock.is_simulated() { (0, 0) } else { self.telemetry.account.waited() }
     }
 }
 

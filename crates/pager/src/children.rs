@@ -121,7 +121,7 @@ impl Candidate {
                 let reason = io::Error::from_raw_os_error(reason);
                 let name = self.mm.process().map_or_else(|| "?".to_owned(), |known| known.name());
                 let name = format!("{name}: {reason}");
-                pager.unmanaged.met(pager, Kind::CannotJoin, self.mm.pid(), &name);
+                pager.telemetry.unmanaged.met(pager, Kind::CannotJoin, self.mm.pid(), &name);
                 (0, None)
             }
         };

@@ -2,6 +2,7 @@
 
 use ebb_mm::resident::Split;
 use ebb_mm::tunables::{SetError, Tunables};
+use ebb_mm::types::PAGE_SIZE;
 use ebb_swap::TierSpec;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -174,6 +175,12 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the maximum number of pages in a readahead window, a small share of the budget.
+    pub fn window_max(&self) -> u32 {
+        let share = self.memory_max_bytes / PAGE_SIZE as u64 / 128;
+        share.min(u64::from(self.readahead_pages)) as u32
+    }
+
     /// Returns the limit of compressed memory if the user has set none and there is no other tier.
     /// The program needs the rest to run in.
     #[must_use]

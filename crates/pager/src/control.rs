@@ -31,7 +31,7 @@ pub fn serve(pager: &Pager, request: Request, line: Box<dyn Connection>) {
     let response = match request {
         Request::Metrics => Response::Metrics(stat::metrics(pager)),
         Request::Pressure => Response::Pressure(stat::pressure(pager)),
-        Request::Faults => Response::Faults(pager.account.faults()),
+        Request::Faults => Response::Faults(pager.telemetry.account.faults()),
         Request::Command => Response::Text(stat::command(&pager.config.command)),
         Request::Process => Response::Process(lineage::number(&pager.processes)),
         Request::Member(pid) => Response::Member(lineage::tree(&pager.processes).contains(&pid)),
@@ -42,7 +42,7 @@ pub fn serve(pager: &Pager, request: Request, line: Box<dyn Connection>) {
             pager.resident().enable(Enabled(parts & all));
             Response::Done(())
         }
-        Request::View { areas_of } => return pager.looks.add(areas_of, line),
+        Request::View { areas_of } => return pager.telemetry.looks.add(areas_of, line),
         Request::Limits(limits) => return resize::asked(pager, limits, line),
         Request::Detach => return detach::asked(pager, line),
         Request::Reclaim(work) => {

@@ -32,7 +32,7 @@ impl Cpu {
             supervisor_us: sched::run_times(pager.processes.supervisor)
                 .map_or(0, |times| times.ran_ns / 1000),
             pager_us: own.tv_sec as u64 * 1_000_000 + own.tv_nsec as u64 / 1000,
-            agents_us: (there + pager.counters.agents_ns.load(Relaxed)) / 1000,
+            agents_us: (there + pager.telemetry.counters.agents_ns.load(Relaxed)) / 1000,
             ..Self::default()
         };
         cpu.divide(&sched::own_threads());
@@ -74,8 +74,8 @@ pub struct Lost {
 impl Lost {
     /// Returns the lost time in this run until now.
     pub fn of(pager: &Pager) -> Self {
-        let changes = pager.counters.changes.load(Relaxed);
-        let counters = &pager.counters;
+        let changes = pager.telemetry.counters.changes.load(Relaxed);
+        let counters = &pager.telemetry.counters;
         let (mut calls, mut ticks) =
             (counters.lost_calls.load(Relaxed), counters.lost_ticks.load(Relaxed));
         for (more, longer) in pager.mms().iter().filter_map(|mm| Some(mm.link.get()?.lost())) {
@@ -84,9 +84,9 @@ impl Lost {
         }
         Self {
             changes,
-            changes_us: pager.account.unanswered_ns(changes) / 1000,
+            changes_us: pager.telemetry.account.unanswered_ns(changes) / 1000,
             calls,
-            calls_us: pager.account.ns(ticks) / 1000,
+            calls_us: pager.telemetry.account.ns(ticks) / 1000,
             freezer_us: counters.freezer_us.load(Relaxed),
         }
     }

@@ -341,6 +341,6 @@ mod tests {
         let child = Candidate { mm, request, line: link, caller, certain: true };
         assert!(child.serve(&pager).is_none());
         assert_ne!(call.state.load(SeqCst), CALL_MADE, "it is answered");
-        assert!(pager.unmanaged.list().is_empty());
+        assert!(pager.telemetry.unmanaged.list().is_empty());
     }
 }

@@ -268,7 +268,7 @@ fn write_line(file: &mut impl Write, line: &str, torn: &mut bool) -> Result<()> 
 impl Pager {
     /// Records an event of a process, or of the whole run (by the program's process).
     pub fn note(&self, pid: u32, event: &Event) {
-        if let Some(events) = &self.events {
+        if let Some(events) = &self.telemetry.events {
             events.add(self.processes.supervisor, pid, event);
         }
     }

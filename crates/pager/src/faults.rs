@@ -233,7 +233,7 @@ impl Server {
             arrived: Arrived::default(),
             events: Vec::new(),
             served: RefCell::default(),
-            ledger: pager.account.begin(),
+            ledger: pager.telemetry.account.begin(),
         }
     }
 
@@ -459,7 +459,7 @@ impl Server {
         for served in served.drain(..) {
             self.ledger.note(&served, woken);
             mm.note_served(served.kind, ticks::since(served.read, woken));
-            self.pager.account.look(mm, &served, woken);
+            self.pager.telemetry.account.look(mm, &served, woken);
         }
     }
 
@@ -495,10 +495,10 @@ impl Server {
                 self.pager.faults.cpu_follow.note(thread);
                 fork::learn_process(&self.pager, mm, state, thread);
                 let vpn = Vpn::of_address(address);
-                if let Some(recorder) = &self.pager.recorder {
+                if let Some(recorder) = &self.pager.telemetry.recorder {
                     recorder.note(mm.id, [vpn], write || protected);
                 }
-                if let Some(sampling) = &self.pager.sampling {
+                if let Some(sampling) = &self.pager.telemetry.sampling {
                     let fresh = state.space.get(vpn) == Entry::None;
                     sampling.note(mm.id, vpn, fresh, self.pager.clock.now());
                 }
@@ -515,7 +515,7 @@ impl Server {
                 };
                 let fault = PageFault { window, ..PageFault::of(mm, event, when) };
                 if let Some(until) = self.pause(mm, &fault) {
-                    fault.stall.set(Some(self.pager.pressure.stall()));
+                    fault.stall.set(Some(self.pager.telemetry.pressure.stall()));
                     self.pending.lock().pausing.push((until, fault));
                     self.hand_on();
                     return 1;
@@ -557,7 +557,7 @@ impl Server {
         }
         mm.owed_us.store(0, Relaxed);
         let pause = owed.min(PAUSE_MAX_US);
-        counters::add(&self.pager.counters.throttled_us, pause);
+        counters::add(&self.pager.telemetry.counters.throttled_us, pause);
         Some(fault.since + Duration::from_micros(pause))
     }
 
@@ -604,7 +604,7 @@ impl Server {
 
     /// Returns the stall that the fault has begun, or a new one: a thread stalls once.
     pub fn stall(&self, fault: &PageFault) -> Stall {
-        fault.stall.take().unwrap_or_else(|| self.pager.pressure.stall())
+        fault.stall.take().unwrap_or_else(|| self.pager.telemetry.pressure.stall())
     }
 
     fn retry(&mut self) {
@@ -764,7 +764,7 @@ impl Server {
                 resident.map(&mut state.space, Vpn(vpn.0 + page), how, None);
             }
         }
-        if let Some(sampling) = &self.pager.sampling {
+        if let Some(sampling) = &self.pager.telemetry.sampling {
             let now = self.pager.clock.now();
             (1..pages).for_each(|page| sampling.note(mm.id, Vpn(vpn.0 + page), true, now));
         }
@@ -772,8 +772,8 @@ impl Server {
             Err((0, error)) => self.not_placed(mm, state, fault, error),
             _ => {
                 state.wake_after(fault.address, pages * PAGE_SIZE as u64);
-                counters::count(&self.pager.counters.faults_fresh);
-                counters::add(&self.pager.counters.zeros_ahead, pages - 1);
+                counters::count(&self.pager.telemetry.counters.faults_fresh);
+                counters::add(&self.pager.telemetry.counters.zeros_ahead, pages - 1);
                 self.note_served(fault, Kind::Zero);
                 Answer::Given
             }
@@ -810,10 +810,10 @@ impl Server {
                 if state.space.get(vpn) == Entry::None {
                     mm.place(&mut resident.zone, charge);
                     resident.map(&mut state.space, vpn, Arrival::Fresh, None);
-                    counters::count(&self.pager.counters.faults_fresh);
+                    counters::count(&self.pager.telemetry.counters.faults_fresh);
                 } else if known && mm.related.load(Relaxed) {
                     mm.note_copied(&mut resident.zone, charge);
-                    counters::count(&self.pager.counters.faults_copied);
+                    counters::count(&self.pager.telemetry.counters.faults_copied);
                 } else {
                     resident.zone.give_back(charge);
                 }
@@ -831,7 +831,7 @@ impl Server {
     /// Answers a fault on a page that is present in the pager's table. Either two threads faulted
     /// on it at once, or the kernel dropped it.
     fn stale(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
-        counters::count(&self.pager.counters.faults_stale);
+        counters::count(&self.pager.telemetry.counters.faults_stale);
         match mm.uffd.copy(fault.address, &[0; PAGE_SIZE]) {
             // The page is gone: the kernel may drop it on its own (MADV_FREE), and then it reads as
             // zeros.
@@ -922,7 +922,7 @@ impl Server {
                 mm.place(&mut resident.zone, charge);
                 state.pool.discard_later(resident.reactivate(&mut state.space, pfn));
                 drop(resident);
-                counters::count(&self.pager.counters.faults_reactivated);
+                counters::count(&self.pager.telemetry.counters.faults_reactivated);
                 self.note_served(fault, Kind::Reactivate);
                 Answer::Given
             }

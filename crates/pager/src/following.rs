@@ -33,7 +33,7 @@ impl Following {
         event: Event,
     ) -> Result<Self, Event> {
         let following = Self::of(pager, mm, state, event)?;
-        counters::count(&pager.counters.changes);
+        counters::count(&pager.telemetry.counters.changes);
         Ok(following)
     }
 

@@ -182,7 +182,7 @@ impl ForeignProcess {
             Err(_) => (self.chances >= SIGHTINGS).then_some(Kind::NoAgent),
         };
         if let Some(kind) = self.kind {
-            pager.unmanaged.met(pager, kind, pid, &proc::name(pid));
+            pager.telemetry.unmanaged.met(pager, kind, pid, &proc::name(pid));
         }
     }
 
@@ -283,7 +283,7 @@ impl ForeignProcesses {
             }
             held.add(process.kind, process.pages());
         }
-        held.of_kind.iter().for_each(|(&kind, &pages)| pager.unmanaged.hold(kind, pages));
+        held.of_kind.iter().for_each(|(&kind, &pages)| pager.telemetry.unmanaged.hold(kind, pages));
         held.with(fork_groups.unidentified, fork_groups.bound)
     }
 }

@@ -223,7 +223,7 @@ impl Copying {
         state: &mut State,
         uffd: Box<dyn AddressSpace>,
     ) -> Self {
-        counters::count(&pager.counters.forks);
+        counters::count(&pager.telemetry.counters.forks);
         following::still(parent, state, true);
         // A parent without managed areas passes on nothing that the pager knows. To read its areas,
         // the kernel would walk all of its page tables.
@@ -426,7 +426,7 @@ impl Copying {
     /// Adds the finished child to the pager, and lets the parent change again.
     pub fn end(self, pager: &Pager, state: &mut State) {
         let (parent, resident) = (&self.parent, self.resident());
-        let child_state = State::new(self.space, self.areas, self.pool, pager.window_max());
+        let child_state = State::new(self.space, self.areas, self.pool, pager.config.window_max());
         let child = Mm::new(self.uffd, child_state, pager.clock.clone()).related_to(parent);
         let child = Arc::new(child);
         child.note_known(resident);

@@ -221,8 +221,8 @@ impl Freezer {
             let Some((stop, since, _)) = frozen.stopped else { continue };
             self.rests.extend(trace::release(frozen.thread, stop));
             let us = (now - since).as_micros() as u64;
-            counters::add(&pager.counters.freezer_us, us);
-            pager.counters.longest_freeze_us.fetch_max(us, Relaxed);
+            counters::add(&pager.telemetry.counters.freezer_us, us);
+            pager.telemetry.counters.longest_freeze_us.fetch_max(us, Relaxed);
         }
     }
 

@@ -87,6 +87,7 @@ mod slow_work;
 mod spin;
 mod stages;
 mod stat;
+mod telemetry;
 mod thrashing;
 mod thread_words;
 mod unmanaged;

@@ -277,7 +277,7 @@ pub fn add_program(
     }
     let id = pager.processes.new_mm_id();
     let pool = Pool::new(start, len, DOORBELLS);
-    let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
+    let state = State::new(Space::new(id), Areas::default(), pool, pager.config.window_max());
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()).without_hooks(lacks_hooks));
     // The process that connected need not be the owner of the userfaultfd.
     if !confirm_process(pager, &mm, &*process) {
@@ -293,7 +293,7 @@ pub fn add_program(
         });
     }
     mm.set_process(process);
-    counters::count(&pager.counters.processes);
+    counters::count(&pager.telemetry.counters.processes);
     pager.add_mm(&mm)?;
     Ok(mm)
 }

@@ -165,7 +165,7 @@ impl Server {
             state.wake_after(start, bytes);
             placed += pages;
         }
-        counters::add(&self.pager.counters.pages_ahead, placed);
+        counters::add(&self.pager.telemetry.counters.pages_ahead, placed);
         !changing
     }
 
@@ -255,7 +255,7 @@ impl Server {
             self.pending.lock().loads.insert(token, load);
             reads.push((slot, token));
         }
-        counters::add(&self.pager.counters.pages_ahead, beside.len() as u64);
+        counters::add(&self.pager.telemetry.counters.pages_ahead, beside.len() as u64);
         self.pager.budget.store.start_batch(&reads);
     }
 
@@ -268,7 +268,7 @@ impl Server {
         if let Err(error) = mm.uffd.poison(fault.address, PAGE_SIZE as u64) {
             return self.not_placed(mm, state, fault, error);
         }
-        counters::count(&self.pager.counters.poisoned);
+        counters::count(&self.pager.telemetry.counters.poisoned);
         // Several threads may each meet a lost page before the first has died. One line per process
         // is enough.
         if !mm.reported_lost.swap(true, Relaxed) {
@@ -300,7 +300,7 @@ impl Server {
                 resident.release_slot(slot, &mut dropped);
             }
             if how == Arrival::Loaded {
-                counters::count(&self.pager.counters.faults_loaded);
+                counters::count(&self.pager.telemetry.counters.faults_loaded);
             }
         }
         drop(resident);

@@ -61,7 +61,7 @@ impl Server {
             state.wake_after(standby[run.start].0.address(), bytes as u64);
             placed += pages;
         }
-        counters::add(&self.pager.counters.reactivated_ahead, placed);
+        counters::add(&self.pager.telemetry.counters.reactivated_ahead, placed);
         self.give_back(charge);
     }
 }

@@ -234,7 +234,7 @@ impl Monitor {
 
     fn account(&mut self, tree_pages: u64, growing: &[Arc<Mm>]) -> u64 {
         let store = self.pager.budget.store.ram_bytes().div_ceil(PAGE_SIZE as u64);
-        let counters = &self.pager.counters;
+        let counters = &self.pager.telemetry.counters;
         counters.peak_resident.fetch_max(tree_pages * PAGE_SIZE as u64, Relaxed);
         let (used, free, low, ceiling, goal) = {
             let mut resident = self.pager.resident();
@@ -245,6 +245,7 @@ impl Monitor {
         counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
         self.freezer.look(&self.pager, used + self.shared.presumed(), ceiling, growing);
         self.pager
+            .telemetry
             .resident_history
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -300,9 +301,9 @@ impl Monitor {
         self.thrashing.look(&self.pager);
         let held = |which: &AtomicBool, mm: &Mm| which.load(Relaxed).then(|| mm.resident_pages());
         let without_agent = mms.iter().filter_map(|mm| held(&mm.without_agent, mm)).sum();
-        self.pager.unmanaged.hold(Kind::CannotJoin, without_agent);
+        self.pager.telemetry.unmanaged.hold(Kind::CannotJoin, without_agent);
         let stuck = mms.iter().filter_map(|mm| held(&mm.reported_stuck, mm)).sum();
-        self.pager.unmanaged.hold(Kind::Pinned, stuck);
+        self.pager.telemetry.unmanaged.hold(Kind::Pinned, stuck);
     }
 
     /// Counts the running threads. Memory pressure is full while no thread runs.
@@ -315,7 +316,7 @@ impl Monitor {
             (self.pager.mms().iter()).filter_map(|mm| mm.process()?.agent()).collect();
         let runs = |&(thread, state): &(u32, char)| state == 'R' && !agents.contains(&thread);
         let running = |&pid: &u32| proc::threads(pid).iter().filter(|thread| runs(thread)).count();
-        self.pager.pressure.found_running(tree.iter().map(running).sum::<usize>() as u32);
+        self.pager.telemetry.pressure.found_running(tree.iter().map(running).sum::<usize>() as u32);
     }
 
     /// Write-protects the pages shared in fork groups once there is no room for copies of all of
@@ -339,7 +340,7 @@ impl Monitor {
         link.managing();
         if link.pins_everything() && !mm.reported_stuck.swap(true, Relaxed) {
             let name = mm.process().map_or_else(|| "?".to_owned(), Process::name);
-            self.pager.unmanaged.met(&self.pager, Kind::Pinned, mm.pid(), &name);
+            self.pager.telemetry.unmanaged.met(&self.pager, Kind::Pinned, mm.pid(), &name);
         }
         let unknown = unknown_pages(mm, resident);
         let memory_stalled = self.pager.budget.memory_stalled.load(Relaxed) > 0;

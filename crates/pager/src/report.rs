@@ -146,11 +146,11 @@ struct Waiting {
 }
 
 fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
-    let counters = &pager.counters;
+    let counters = &pager.telemetry.counters;
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
-    let stages = pager.account.faults();
+    let stages = pager.telemetry.account.faults();
     let stats = pager.budget.store.stats();
-    let psi = pager.pressure.now();
+    let psi = pager.telemetry.pressure.now();
     let tiers = stats
         .tiers
         .iter()
@@ -188,6 +188,7 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         peak_resident_bytes: get(&counters.peak_resident),
         peak_resident_and_compressed_bytes: get(&counters.peak_managed),
         recent_resident_bytes: pager
+            .telemetry
             .resident_history
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -213,8 +214,8 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         tiers,
         same_filled_pages: stats.same_filled_pages,
         same_filled_peak: stats.same_filled_peak,
-        recorded: pager.recorder.as_ref().map_or(0, |recorder| get(&recorder.written)),
-        recorded_lost: pager.recorder.as_ref().map_or(0, |recorder| get(&recorder.lost)),
+        recorded: pager.telemetry.recorder.as_ref().map_or(0, |recorder| get(&recorder.written)),
+        recorded_lost: pager.telemetry.recorder.as_ref().map_or(0, |recorder| get(&recorder.lost)),
         waiting: Waiting {
             threads_waited: stages.count,
             throttled_us: get(&counters.throttled_us),
@@ -232,9 +233,9 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
         charges_lost: lost_pages(),
         uncounted_pages: pager.resident().zone.uncounted(),
-        unmanaged: pager.unmanaged.list(),
-        thrashing: pager.thrashing.get().cloned(),
-        reuse: pager.sampling.as_ref().map(sampling::Sampling::found),
+        unmanaged: pager.telemetry.unmanaged.list(),
+        thrashing: pager.telemetry.thrashing.get().cloned(),
+        reuse: pager.telemetry.sampling.as_ref().map(sampling::Sampling::found),
     }
 }
 

@@ -1,11 +1,10 @@
 //! Pager process: the state shared by its threads, its start and its end.
 
-use crate::account::Account;
 use crate::budget::{Budget, Set};
 use crate::config::Config;
-use crate::counters::{self, Counters};
+use crate::counters;
 use crate::detach;
-use crate::events::{Event, Events, Why};
+use crate::events::{Event, Why};
 use crate::fault_threads::{EPOLL_KEY_STORE, FaultThreads, epoll_key_link};
 use crate::limits::SLICE_PAGES;
 use crate::link::Link;
@@ -13,28 +12,22 @@ use crate::messages;
 use crate::mm::Mm;
 use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
-use crate::pressure::Pressure;
 use crate::processes::Processes;
-use crate::record::Recorder;
 use crate::run::RunState;
-use crate::sampling::Sampling;
 use crate::seam::{Clock, Host, Machine, Storage};
-use crate::thrashing::Finding;
-use crate::unmanaged::Unmanaged;
-use crate::view::{self, Looks};
-use crate::{faults, inject, lineage, listener, monitor, reclaim, report, slow_work};
+use crate::telemetry::Telemetry;
+use crate::{faults, inject, lineage, listener, monitor, reclaim, report, slow_work, view};
 use ebb_mm::engine::Engine;
 use ebb_mm::resident::Dropped;
-use ebb_mm::types::{MmId, PAGE_SIZE};
+use ebb_mm::types::MmId;
 use ebb_swap::{Notice, Store};
 use ebb_sys::process;
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Exit status of a run that Ebb has ended.
@@ -110,29 +103,12 @@ pub struct Pager {
     pub faults: FaultThreads,
     pub processes: Processes,
     pub run: RunState,
-    pub counters: Counters,
-    pub account: Account,
-    pub resident_history: Mutex<report::History>,
-    pub pressure: Arc<Pressure>,
-    pub unmanaged: Unmanaged,
-    /// Set once the monitor has found that the run thrashes.
-    pub thrashing: OnceLock<Finding>,
-    /// Views requested by `ebb top`.
-    pub looks: Looks,
-    pub recorder: Option<Recorder>,
-    /// Measures how soon pages are used again, if that is requested.
-    pub sampling: Option<Sampling>,
-    /// Writer of events, if the user wants them.
-    pub events: Option<Events>,
-    complained: AtomicU32,
+    pub telemetry: Telemetry,
 }
 
 impl Pager {
     pub fn new(config: Config, world: World, supervisor: u32) -> std::io::Result<Self> {
         let World { clock, host, store } = world;
-        let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
-        let events =
-            config.events.as_deref().map(|path| Events::new(path, messages::say)).transpose()?;
         let budget = Budget::new(&config, store)?;
         let goal = budget.resident().zone.high();
         let pager = Self {
@@ -140,18 +116,8 @@ impl Pager {
             run: RunState::new(&config, goal),
             budget,
             faults: FaultThreads::new(&config)?,
-            counters: Counters::default(),
-            account: Account::default(),
             processes: Processes::new(&config, supervisor)?,
-            resident_history: Mutex::default(),
-            pressure: Pressure::new(clock.clone()),
-            unmanaged: Unmanaged::default(),
-            thrashing: OnceLock::new(),
-            looks: Looks::default(),
-            recorder,
-            sampling: config.sample.then(|| Sampling::new(clock.now())),
-            events,
-            complained: AtomicU32::new(0),
+            telemetry: Telemetry::new(&config, &clock)?,
             clock,
             host,
             config,
@@ -175,12 +141,6 @@ impl Pager {
     /// Locks the engine and gives access to its resident set.
     pub fn resident(&self) -> Set<'_> {
         self.budget.resident()
-    }
-
-    /// Returns the maximum number of pages in a readahead window, a small share of the budget.
-    pub fn window_max(&self) -> u32 {
-        let share = self.config.memory_max_bytes / PAGE_SIZE as u64 / 128;
-        share.min(u64::from(self.config.readahead_pages)) as u32
     }
 
     /// Returns all address spaces.
@@ -230,12 +190,13 @@ impl Pager {
         // Takes all pages of the address space off the counts (CHARGES-2).
         let known = mm.known.load(Relaxed);
         mm.note_gone(&mut self.resident().zone, known.max(0).unsigned_abs());
-        self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
-        self.counters.longest_run.fetch_max(mm.longest_run_ns(), Relaxed);
-        counters::add(&self.counters.agents_ns, mm.agent_ns.load(Relaxed));
+        let counters = &self.telemetry.counters;
+        counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
+        counters.longest_run.fetch_max(mm.longest_run_ns(), Relaxed);
+        counters::add(&counters.agents_ns, mm.agent_ns.load(Relaxed));
         let (calls, ticks) = mm.link.get().map_or((0, 0), Link::lost);
-        counters::add(&self.counters.lost_calls, calls);
-        counters::add(&self.counters.lost_ticks, ticks);
+        counters::add(&counters.lost_calls, calls);
+        counters::add(&counters.lost_ticks, ticks);
         self.processes.remove(mm);
         self.budget.discard(&dropped);
         self.run.wake_monitor();
@@ -250,7 +211,7 @@ impl Pager {
     /// Writes a message for the user, unless twenty have come this way before. A note replaces the
     /// twenty-first, and later messages are left out.
     pub fn complain(&self, text: &str) {
-        match self.complained.fetch_add(1, Relaxed) {
+        match self.telemetry.complained.fetch_add(1, Relaxed) {
             0..20 => self.say(text),
             20 => self.say("more messages of this kind are left out"),
             _ => {}
@@ -344,7 +305,7 @@ fn end(pager: &Pager, supervisor: &Socket, status: Option<i32>) -> std::io::Resu
     pager.run.ending.store(true, SeqCst);
     drop(pager.run.last_words.lock());
     end_recording(pager);
-    let failed = pager.unmanaged.has_ended_run();
+    let failed = pager.telemetry.unmanaged.has_ended_run();
     // With `--exec` or `ebb attach` the program's own status counts, because another process is its
     // parent.
     let status = if failed && pager.config.root.is_none() { Some(FAILED) } else { status };
@@ -369,7 +330,7 @@ fn without_supervisor(pager: &Arc<Pager>) -> std::io::Result<()> {
         // The pager serves the program until it can detach.
         pager.host.sleep(Duration::from_secs(1));
     }
-    if let Some(events) = &pager.events {
+    if let Some(events) = &pager.telemetry.events {
         events.end();
     }
     if let Some(folder) = pager.config.socket.parent() {
@@ -388,7 +349,7 @@ fn abandoned(pager: &Pager) {
         pager.host.sleep(Duration::from_millis(10));
         pager.host.kill_tree(&pager.processes);
     }
-    if let Some(events) = &pager.events {
+    if let Some(events) = &pager.telemetry.events {
         events.end();
     }
     if let Some(folder) = pager.config.socket.parent() {
@@ -404,21 +365,23 @@ fn note_start(pager: &Pager) {
 }
 
 fn note_end(pager: &Pager, exit_status: Option<i32>) {
-    let Some(events) = &pager.events else { return };
+    let Some(events) = &pager.telemetry.events else { return };
     let (faults, waited_ns) = pager.waited();
     pager.note_run(&Event::Ended {
         exit_status,
         wall_time_us: pager.clock.since(pager.started).as_micros() as u64,
-        peak_resident_bytes: pager.counters.peak_resident.load(Relaxed),
+        peak_resident_bytes: pager.telemetry.counters.peak_resident.load(Relaxed),
         faults,
-        faults_loaded: pager.counters.faults_loaded.load(Relaxed),
+        faults_loaded: pager.telemetry.counters.faults_loaded.load(Relaxed),
         waited_us: waited_ns / 1000,
     });
     events.end();
 }
 
 fn end_recording(pager: &Pager) {
-    let (Some(recorder), Some(path)) = (&pager.recorder, &pager.config.record) else { return };
+    let (Some(recorder), Some(path)) = (&pager.telemetry.recorder, &pager.config.record) else {
+        return;
+    };
     if let Err(error) = recorder.end() {
         messages::say(&format!("the recording {} is not complete: {error}", path.display()));
         return;

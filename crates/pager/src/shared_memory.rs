@@ -154,10 +154,10 @@ impl SharedMemory {
         self.update_pages();
         for &(pid, _) in self.holders.iter().filter(|&&(_, pages)| pages > FEW) {
             if self.reported.insert(pid) {
-                pager.unmanaged.met(pager, Kind::SharedMemory, pid, &proc::name(pid));
+                pager.telemetry.unmanaged.met(pager, Kind::SharedMemory, pid, &proc::name(pid));
             }
         }
-        pager.unmanaged.hold(Kind::SharedMemory, self.pages);
+        pager.telemetry.unmanaged.hold(Kind::SharedMemory, self.pages);
     }
 
     /// Determines the number of distinct pages, if that is due. This waits for locks of address
@@ -174,7 +174,7 @@ impl SharedMemory {
         self.walked = Walk { mapped: self.mapped, pages, alone: found.alone.min(self.mapped) };
         self.due = pager.clock.now() + pager.clock.since(now) * 3;
         self.update_pages();
-        pager.unmanaged.hold(Kind::SharedMemory, self.pages);
+        pager.telemetry.unmanaged.hold(Kind::SharedMemory, self.pages);
     }
 
     fn update_pages(&mut self) {

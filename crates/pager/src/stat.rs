@@ -67,7 +67,7 @@ pub fn metrics(pager: &Pager) -> Metrics {
 
 /// Returns the memory pressure of the run.
 pub fn pressure(pager: &Pager) -> MemoryPressure {
-    let psi = pager.pressure.now();
+    let psi = pager.telemetry.pressure.now();
     let of = |psi::Line { average, total_us }| Pressure { average, total_us };
     MemoryPressure { some: of(psi.some()), full: of(psi.full()) }
 }
@@ -81,7 +81,7 @@ pub fn command(words: &[String]) -> String {
 
 /// Returns the counters under the kernel's names.
 fn counted(pager: &Pager) -> VmStat {
-    let counters = &pager.counters;
+    let counters = &pager.telemetry.counters;
     let get = |counter: &AtomicU64| counter.load(Relaxed);
     let stat = VmStat::default();
     let minor = [&counters.faults_fresh, &counters.faults_reactivated, &counters.faults_copied];

@@ -57,13 +57,13 @@ impl Watch {
     pub fn look(&mut self, pager: &Pager) {
         let at = pager.clock.since(pager.started);
         let due = self.moments.back().is_none_or(|last| at >= last.at + STEP);
-        if !due || pager.thrashing.get().is_some() {
+        if !due || pager.telemetry.thrashing.get().is_some() {
             return;
         }
         let stats = pager.budget.store.stats();
         let Some(mut finding) = self.decide(Moment::now(pager, at, &stats)) else { return };
         finding.enough_bytes = enough(pager, &stats);
-        let finding = pager.thrashing.get_or_init(|| finding);
+        let finding = pager.telemetry.thrashing.get_or_init(|| finding);
         pager.note_run(&Event::Thrashing {
             lost_percent: finding.lost_percent,
             memory_max_bytes: pager.budget.memory_max_bytes(),
@@ -84,7 +84,7 @@ impl Watch {
 
 impl Moment {
     fn now(pager: &Pager, at: Duration, stats: &StoreStats) -> Self {
-        let psi = pager.pressure.now();
+        let psi = pager.telemetry.pressure.now();
         let (stalled, running) = psi.task_time();
         Self {
             at,

@@ -101,8 +101,8 @@ impl Looks {
 /// Runs the view thread.
 pub fn run(pager: &Arc<Pager>) {
     loop {
-        pager.host.wait(&pager.looks.signal, Duration::from_secs(3600));
-        for (areas_of, line) in pager.looks.take() {
+        pager.host.wait(&pager.telemetry.looks.signal, Duration::from_secs(3600));
+        for (areas_of, line) in pager.telemetry.looks.take() {
             let began = pager.clock.now();
             // VIEW-3.
             control::say(&*line, &Ok(Response::View(Box::new(look(pager, areas_of)))));
@@ -121,9 +121,15 @@ fn look(pager: &Pager, areas_of: u32) -> View {
         managing: pager.run.managing.load(Relaxed),
         pressure: stat::pressure(pager),
         waited_us: pager.waited().1 / 1000,
-        faults: pager.account.counted(),
+        faults: pager.telemetry.account.counted(),
         same_filled_pages: stats.same_filled_pages,
-        unmanaged: pager.unmanaged.list().iter().map(crate::unmanaged::Line::text).collect(),
+        unmanaged: pager
+            .telemetry
+            .unmanaged
+            .list()
+            .iter()
+            .map(crate::unmanaged::Line::text)
+            .collect(),
         ..View::default()
     };
     let tiers = stats.tiers.into_iter().map(|tier| Tier {
@@ -173,7 +179,8 @@ fn process(pager: &Pager, mm: &Mm, pages: Pages) -> ProcessView {
     let own = resident - mm.fork_group_share(resident);
     let (faults, ticks) = mm.served();
     let count: u64 = faults.iter().sum();
-    let waited_ns = pager.account.ns(ticks) + pager.account.unanswered_ns(count);
+    let waited_ns =
+        pager.telemetry.account.ns(ticks) + pager.telemetry.account.unanswered_ns(count);
     ProcessView {
         pid: mm.pid(),
         name: short(&mm.process().map_or_else(|| "?".to_owned(), Process::name)),

@@ -266,9 +266,9 @@ impl Reclaim {
                 }
                 if victim.written {
                     dropped.slots.extend(resident.set_copy(victim.pfn, None));
-                    counters::count(&self.pager.counters.written);
+                    counters::count(&self.pager.telemetry.counters.written);
                 } else {
-                    counters::count(&self.pager.counters.clean);
+                    counters::count(&self.pager.telemetry.counters.clean);
                 }
                 let place = resident.evict(&mut state.space, victim.pfn, slot);
                 state.pool.discard_later(place);
@@ -286,7 +286,7 @@ impl Reclaim {
         }
         self.offer(mm, &offers, &mut dropped);
         self.pager.budget.discard(&dropped);
-        counters::add(&self.pager.counters.evicted, evicted as u64);
+        counters::add(&self.pager.telemetry.counters.evicted, evicted as u64);
         evicted
     }
 

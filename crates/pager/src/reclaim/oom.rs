@@ -345,7 +345,7 @@ impl Reclaim {
         if self.pager.run.detach.try_way_out(&self.pager) {
             return self.no_progress.end();
         }
-        for kind in self.pager.unmanaged.list() {
+        for kind in self.pager.telemetry.unmanaged.list() {
             self.pager.say(&format!("not managed: {}", kind.text()));
         }
         let processes = self.processes();

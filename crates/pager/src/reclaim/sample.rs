@@ -20,14 +20,14 @@ impl Reclaim {
     /// Returns the maximum sleep of an idle kswapd.
     pub fn nap(&self) -> Duration {
         let nap = Duration::from_millis(NAP_MS);
-        let sampling = self.pager.sampling.as_ref();
+        let sampling = self.pager.telemetry.sampling.as_ref();
         sampling.map_or(nap, |sampling| nap.min(sampling.pause(self.pager.clock.now())))
     }
 
     /// Performs a round if one is due.
     pub fn sample_if_due(&mut self) {
         let pager = self.pager.clone();
-        let Some(sampling) = &pager.sampling else { return };
+        let Some(sampling) = &pager.telemetry.sampling else { return };
         let began = pager.clock.now();
         if !sampling.pause(began).is_zero() {
             return;

@@ -234,7 +234,7 @@ impl Reclaim {
                     _ => {
                         self.immovable.busy += 1;
                         self.unshared.remove(&pfn.0);
-                        counters::count(&self.pager.counters.unmovable);
+                        counters::count(&self.pager.telemetry.counters.unmovable);
                         resident.make_unevictable(pfn);
                     }
                 }
@@ -242,7 +242,7 @@ impl Reclaim {
             mm.end_batch(state);
         }
         self.pager.budget.discard(&dropped);
-        counters::add(&self.pager.counters.to_standby, moved as u64);
+        counters::add(&self.pager.telemetry.counters.to_standby, moved as u64);
         if !refused.is_empty() {
             self.settle_refused(mm, &refused);
         }
@@ -289,7 +289,7 @@ impl Reclaim {
             }
             self.immovable.fixed += 1;
             self.unshared.remove(&pfn.0);
-            counters::count(&self.pager.counters.unmovable);
+            counters::count(&self.pager.telemetry.counters.unmovable);
             resident.make_unevictable(pfn);
         }
     }

@@ -102,7 +102,7 @@ fn run(seed: u64, steps: u64, log: bool, seen: &mut Seen) -> Run {
         Some(format!("panic: {}", text.unwrap_or_default()))
     });
     let log = driver.world.lock().log.take().unwrap_or_default();
-    seen.add(&driver.pager.counters);
+    seen.add(&driver.pager.telemetry.counters);
     let world = driver.world.lock();
     seen.joined += world.connections.iter().filter(|one| one.answer == Some(true)).count() as u64;
     seen.executable += world.executables_moved;
