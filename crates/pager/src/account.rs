@@ -6,7 +6,7 @@
 
 use crate::mm::Mm;
 use crate::own_cost::{self, FaultCpu};
-use crate::server::Pager;
+use crate::pager::Pager;
 use crate::stages::{Kind, Ledger, Served, Stage, Times};
 use crate::unseen::{Samples, Unseen};
 use ebb_control::{Faults, Row, Stages, Took};

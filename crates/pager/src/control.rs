@@ -4,8 +4,8 @@
 //! the monitor changes limits, and kswapd ages and evicts, because kswapd alone takes pages off the
 //! lists. Each request waits there with the connection for its answer.
 
+use crate::pager::Pager;
 use crate::seam::Connection;
-use crate::server::Pager;
 use crate::{detach, lineage, resize, stat};
 use ebb_control::{Answer, ControlError, Reclaim, Request, Response, answer_to_bytes};
 use ebb_mm::observe::lru_gen::Enabled;

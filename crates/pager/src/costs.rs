@@ -2,7 +2,7 @@
 //! that the program's threads lose. Threads lose time to mapping changes, to calls of their agent,
 //! and to the freezer.
 
-use crate::server::Pager;
+use crate::pager::Pager;
 use ebb_sys::sched;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;

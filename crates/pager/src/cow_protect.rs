@@ -16,8 +16,8 @@
 
 use crate::limits::SLICE_PAGES;
 use crate::mm::{Mm, State};
+use crate::pager::Pager;
 use crate::seam::AddressSpace;
-use crate::server::Pager;
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, Vpn};
 use ebb_sys::pagemap::EXCLUSIVE_RUN_MAX;

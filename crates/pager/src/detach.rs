@@ -16,10 +16,10 @@
 use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::mm::Mm;
+use crate::pager::Pager;
 use crate::patience::{Patience, Wait};
 use crate::processes::Processes;
 use crate::seam::{Connection, Process};
-use crate::server::Pager;
 use crate::{control, inject, unmapped};
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, Vpn};

@@ -9,7 +9,7 @@
 //! * EVENTS-4: The start is the first event, and times rise. Earlier events wait until the
 //!   supervisor has reported that the program runs.
 
-use crate::server::Pager;
+use crate::pager::Pager;
 use crate::unmanaged::Kind;
 use crate::writer::{WAITING_MAX, Writer};
 use rustix::fs::{Mode, OFlags};

@@ -22,9 +22,9 @@
 use crate::inject::{self, Attempt};
 use crate::mm::Mm;
 use crate::monitor::CENSUS;
+use crate::pager::Pager;
 use crate::patience::{Moment, Watch};
 use crate::seam::{self, Clock};
-use crate::server::Pager;
 use crate::sharing;
 use crate::unmanaged::Kind;
 use ebb_sys::proc::{self, Area, Statm};

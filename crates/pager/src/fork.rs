@@ -27,10 +27,10 @@
 use crate::events::Why;
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
 use crate::mm::{Areas, IdentityPage, Mm, State};
+use crate::pager::Pager;
 use crate::patience::{Patience, Wait};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Process};
-use crate::server::Pager;
 use crate::{counters, cow_protect};
 use crate::{following, hidden};
 use ebb_agent::protocol::BATCH_MAX;

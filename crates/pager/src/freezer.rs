@@ -39,9 +39,9 @@
 
 use crate::counters;
 use crate::mm::Mm;
+use crate::pager::Pager;
 use crate::patience::{Moment, Patience, Wait};
 use crate::seam::Clock;
-use crate::server::Pager;
 use ebb_sys::proc;
 use ebb_sys::trace::{self, Rest, Stop, TraceeChange};
 use std::sync::Arc;

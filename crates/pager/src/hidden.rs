@@ -15,10 +15,10 @@
 //! frozen, and no thread holds the lock. The slow-work thread waits for writes to a file tier.
 
 use crate::mm::Mm;
+use crate::pager::Pager;
 use crate::patience::{BEAT, Patience, Wait};
 use crate::pool::Pool;
 use crate::seam::Process;
-use crate::server::Pager;
 use ebb_mm::resident::{Dropped, Entry, Space};
 use ebb_mm::types::{Pfn, SlotId, Vpn};
 use ebb_swap::Page;

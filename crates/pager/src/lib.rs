@@ -61,6 +61,7 @@ mod messages;
 mod mm;
 mod monitor;
 mod own_cost;
+mod pager;
 pub mod patience;
 mod pending;
 mod pool;

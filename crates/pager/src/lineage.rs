@@ -14,9 +14,9 @@
 //!   says about itself does not count.
 
 use crate::config::Config;
+use crate::pager::Pager;
 use crate::patience::Patience;
 use crate::processes::Processes;
-use crate::server::Pager;
 use ebb_agent::protocol::ENV_SOCKET;
 use ebb_sys::proc;
 use ebb_sys::process::Pidfd;

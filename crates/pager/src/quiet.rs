@@ -3,9 +3,9 @@
 use crate::config::{Config, ReportTo};
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
+use crate::pager::{Pager, World};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Event, Line, Machine};
-use crate::server::{Pager, World};
 use ebb_agent::protocol::Shared;
 use ebb_mm::resident::Space;
 use ebb_mm::types::MmId;

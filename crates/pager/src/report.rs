@@ -3,7 +3,7 @@
 use crate::config::{ReportFormat, ReportTo};
 use crate::costs::{Cpu, Lost};
 use crate::mm::Mm;
-use crate::server::Pager;
+use crate::pager::Pager;
 use crate::{sampling, thrashing, unmanaged};
 use ebb_mm::resident::lost_pages;
 use serde::Serialize;

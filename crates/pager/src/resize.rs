@@ -17,10 +17,10 @@
 use crate::config::MEMORY_MIN_BYTES;
 use crate::control;
 use crate::events::{By, Event};
+use crate::pager::Pager;
 use crate::patience::{Moment, Patience};
 use crate::pressure_target::PressureTarget;
 use crate::seam::Connection;
-use crate::server::Pager;
 use ebb_control::Limits;
 use ebb_mm::types::PAGE_SIZE;
 use std::collections::VecDeque;

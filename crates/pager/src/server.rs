@@ -1,34 +1,25 @@
-//! Pager process: the state shared by its threads, its start and its end.
+//! Pager process: its start, its threads, its talk with the supervisor, and its end.
+//!
+//! Nothing in this crate imports this file. `pager.rs` has the state that the threads share.
 
-use crate::budget::{Budget, Set};
 use crate::config::Config;
-use crate::counters;
 use crate::detach;
 use crate::events::{Event, Why};
-use crate::fault_threads::{EPOLL_KEY_STORE, FaultThreads, epoll_key_link};
-use crate::limits::SLICE_PAGES;
-use crate::link::Link;
 use crate::messages;
-use crate::mm::Mm;
+use crate::pager::{Pager, World};
 use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
-use crate::processes::Processes;
-use crate::run::RunState;
-use crate::seam::{Clock, Host, Machine, Storage};
-use crate::telemetry::Telemetry;
+use crate::seam::{Clock, Machine};
 use crate::{faults, inject, lineage, listener, monitor, reclaim, report, slow_work, view};
-use ebb_mm::engine::Engine;
-use ebb_mm::resident::Dropped;
-use ebb_mm::types::MmId;
 use ebb_swap::{Notice, Store};
 use ebb_sys::process;
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Exit status of a run that Ebb has ended.
 const FAILED: i32 = 125;
@@ -83,150 +74,6 @@ impl SupervisorMessage {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         Ok(serde_json::from_slice(&bytes[..got])?)
-    }
-}
-
-/// Environment of a pager: real or simulated.
-pub struct World {
-    pub clock: Clock,
-    pub host: Box<dyn Host>,
-    pub store: Box<dyn Storage>,
-}
-
-/// State shared by all threads of the pager.
-pub struct Pager {
-    pub config: Config,
-    pub clock: Clock,
-    pub host: Box<dyn Host>,
-    pub started: Instant,
-    pub budget: Budget,
-    pub faults: FaultThreads,
-    pub processes: Processes,
-    pub run: RunState,
-    pub telemetry: Telemetry,
-}
-
-impl Pager {
-    pub fn new(config: Config, world: World, supervisor: u32) -> std::io::Result<Self> {
-        let World { clock, host, store } = world;
-        let budget = Budget::new(&config, store)?;
-        let goal = budget.resident().zone.high();
-        let pager = Self {
-            started: clock.now(),
-            run: RunState::new(&config, goal),
-            budget,
-            faults: FaultThreads::new(&config)?,
-            processes: Processes::new(&config, supervisor)?,
-            telemetry: Telemetry::new(&config, &clock)?,
-            clock,
-            host,
-            config,
-        };
-        if let Some(completions) = pager.budget.store.completion_fd() {
-            pager.faults.watch(completions, EPOLL_KEY_STORE)?;
-        }
-        Ok(pager)
-    }
-
-    /// Whether the run attaches to a running process and has not finished that.
-    pub fn is_attaching(&self) -> bool {
-        self.config.attached && self.processes.program.load(Relaxed) == 0
-    }
-
-    /// Locks the engine of the run.
-    pub fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.budget.engine()
-    }
-
-    /// Locks the engine and gives access to its resident set.
-    pub fn resident(&self) -> Set<'_> {
-        self.budget.resident()
-    }
-
-    /// Returns all address spaces.
-    pub fn mms(&self) -> Vec<Arc<Mm>> {
-        self.processes.mms()
-    }
-
-    /// Returns the address space with this number.
-    pub fn mm(&self, id: MmId) -> Option<Arc<Mm>> {
-        self.processes.mm(id)
-    }
-
-    /// Adds an address space.
-    pub fn add_mm(&self, mm: &Arc<Mm>) -> std::io::Result<()> {
-        self.processes.insert(mm);
-        self.faults.watch_uffd(mm)
-    }
-
-    /// Sets the link to the agent of an address space.
-    pub fn set_link(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
-        let link = mm.link.get_or_init(|| link);
-        if self.run.killing.load(SeqCst) {
-            link.end();
-        }
-        link.descriptor().map_or(Ok(()), |fd| self.faults.watch(fd, epoll_key_link(mm.id)))
-    }
-
-    /// Removes an address space that has ended or that a detach gives back.
-    pub fn drop_mm(&self, mm: &Arc<Mm>) {
-        self.faults.unwatch(mm.uffd.descriptor());
-        self.faults.unwatch(mm.link.get().and_then(Link::descriptor));
-        let mut dropped = Dropped::default();
-        {
-            let mut state = mm.lock();
-            state.ended = true;
-            mm.end_batch(&mut state);
-        }
-        // No thread notes a call any more.
-        mm.free_calls();
-        // One slice at a time, because faults of other address spaces need the lock of the resident
-        // set.
-        loop {
-            let mut state = mm.lock().timed();
-            let Some((start, end)) = state.space.front(SLICE_PAGES) else { break };
-            self.resident().forget_range(&mut state.space, start, end, &mut dropped);
-        }
-        // Takes all pages of the address space off the counts (CHARGES-2).
-        let known = mm.known.load(Relaxed);
-        mm.note_gone(&mut self.resident().zone, known.max(0).unsigned_abs());
-        let counters = &self.telemetry.counters;
-        counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
-        counters.longest_run.fetch_max(mm.longest_run_ns(), Relaxed);
-        counters::add(&counters.agents_ns, mm.agent_ns.load(Relaxed));
-        let (calls, ticks) = mm.link.get().map_or((0, 0), Link::lost);
-        counters::add(&counters.lost_calls, calls);
-        counters::add(&counters.lost_ticks, ticks);
-        self.processes.remove(mm);
-        self.budget.discard(&dropped);
-        self.run.wake_monitor();
-        self.faults.wake();
-    }
-
-    /// Writes a message for the user to standard error. Does not wait for a reader.
-    pub fn say(&self, text: &str) {
-        self.host.say(text);
-    }
-
-    /// Writes a message for the user, unless twenty have come this way before. A note replaces the
-    /// twenty-first, and later messages are left out.
-    pub fn complain(&self, text: &str) {
-        match self.telemetry.complained.fetch_add(1, Relaxed) {
-            0..20 => self.say(text),
-            20 => self.say("more messages of this kind are left out"),
-            _ => {}
-        }
-    }
-
-    /// Kills every process of the tree. The monitor kills processes that were born meanwhile.
-    pub fn kill_tree(&self, why: Why) {
-        self.run.ending.store(true, SeqCst);
-        if !self.run.killing.swap(true, SeqCst) {
-            self.note_run(&Event::Killed { why });
-        }
-        // A thread of a process that the kill has missed ends the process instead of forking.
-        self.mms().iter().for_each(|mm| mm.mark_ended());
-        self.host.kill_tree(&self.processes);
     }
 }
 

@@ -21,7 +21,7 @@
 //!   locks. On a busy machine a thread that holds such a lock may not run for long.
 
 use crate::mm::Mm;
-use crate::server::Pager;
+use crate::pager::Pager;
 use crate::unmanaged::Kind;
 use ebb_agent::protocol::Shared;
 use ebb_mm::types::{MmId, PAGE_SIZE};

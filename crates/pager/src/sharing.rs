@@ -20,7 +20,7 @@
 //! Part of the monitor thread. Takes no lock but that of the list of address spaces.
 
 use crate::mm::Mm;
-use crate::server::Pager;
+use crate::pager::Pager;
 use ebb_mm::types::MmId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

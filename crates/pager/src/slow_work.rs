@@ -15,8 +15,8 @@ use crate::faults::UnfollowedMessages;
 use crate::following::Following;
 use crate::fork;
 use crate::mm::Mm;
+use crate::pager::Pager;
 use crate::pending::Pending;
-use crate::server::Pager;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! Only reads. Counters of the engine have the kernel's names. Names of figures that only Ebb has
 //! begin with `ebb_`.
 
-use crate::server::Pager;
+use crate::pager::Pager;
 use ebb_control::{MemoryPressure, Metric, Metrics, Pressure, Unit};
 use ebb_mm::observe::psi;
 use ebb_mm::observe::vmstat::{Event, VmStat};

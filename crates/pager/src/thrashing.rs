@@ -9,7 +9,7 @@
 //! progress and use other pages. All its resident and stored pages together are certainly enough.
 
 use crate::events::Event;
-use crate::server::Pager;
+use crate::pager::Pager;
 use ebb_mm::types::PAGE_SIZE;
 use ebb_swap::{StoreStats, TierName};
 use serde::Serialize;

@@ -8,7 +8,7 @@
 //! Lock order: the lock is a leaf. The tree is killed without it.
 
 use crate::events::{Event, Why};
-use crate::server::Pager;
+use crate::pager::Pager;
 use ebb_mm::types::PAGE_SIZE;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -13,8 +13,8 @@
 
 use crate::limits::SLICE_PAGES;
 use crate::mm::Mm;
+use crate::pager::Pager;
 use crate::seam::{Connection, Process};
-use crate::server::Pager;
 use crate::signal::Signal;
 use crate::{control, stat};
 use ebb_control::{AreaView, Pages, ProcessView, Refaults, Response, Tier, View};

@@ -15,12 +15,12 @@ use crate::fault_threads::{EPOLL_KEY_STORE, EPOLL_KEY_WAKE, epoll_key_link, epol
 use crate::faults::Server;
 use crate::listener::AgentListener;
 use crate::monitor::Monitor;
+use crate::pager::{self, Pager};
 use crate::patience::Moment;
 use crate::pending::Pending;
 use crate::quiet::config;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
-use crate::server::{self, Pager};
 use crate::slow_work;
 use ebb_mm::types::MmId;
 use ebb_swap::{Options, Store, parse_tiers};
@@ -157,7 +157,7 @@ impl Driver {
         let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());
         let storage = FakeStorage::new(world.clone(), store.expect("a store"), slow, keeps, fails);
         let storage = Arc::new(storage);
-        let parts = server::World {
+        let parts = pager::World {
             clock: Clock::simulated(),
             host: Box::new(FakeHost { world: world.clone() }),
             store: Box::new(storage.clone()),
