@@ -30,7 +30,7 @@ impl Requests {
 pub fn serve(pager: &Pager, request: Request, line: Box<dyn Connection>) {
     let response = match request {
         Request::Metrics => Response::Metrics(stat::metrics(pager)),
-        Request::Pressure => Response::Pressure(stat::pressure(pager)),
+        Request::Pressure => Response::Pressure(stat::pressure(&pager.telemetry)),
         Request::Faults => Response::Faults(pager.telemetry.account.faults()),
         Request::Command => Response::Text(stat::command(&pager.config.command)),
         Request::Process => Response::Process(lineage::number(&pager.processes)),

@@ -13,6 +13,7 @@
 //! * DETACH-5: The process itself unmaps the memory that was mapped for the agent, when the agent's
 //!   thread has ended ([`crate::inject`]).
 
+use crate::config::Config;
 use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::mm::Mm;
@@ -72,13 +73,13 @@ impl Detach {
     }
 
     /// Returns whether a run in which nothing more can be stored may end by a detach.
-    pub fn is_way_out(&self, pager: &Pager) -> bool {
-        pager.config.attached && !self.tried.load(SeqCst)
+    pub fn is_way_out(&self, config: &Config) -> bool {
+        config.attached && !self.tried.load(SeqCst)
     }
 
     /// Ends the run by a detach if that is allowed. Returns whether it is.
     pub fn try_way_out(&self, pager: &Pager) -> bool {
-        let may = self.is_way_out(pager);
+        let may = self.is_way_out(&pager.config);
         if may {
             self.tried.store(true, SeqCst);
             tell_supervisor(&pager.processes);
@@ -123,8 +124,8 @@ pub fn run(pager: &Arc<Pager>) -> Result<(), String> {
 }
 
 fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
-    all_run(pager)?;
-    has_room(pager)?;
+    all_run(&pager.processes)?;
+    has_room(&pager.processes)?;
     let (limit, high) = lift(pager)?;
     let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
     let whole = (0..ROUNDS_MAX).try_for_each(|_| {
@@ -133,7 +134,7 @@ fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
         }
         Ok(())
     });
-    if let Err(reason) = whole.and_then(|()| all_run(pager)) {
+    if let Err(reason) = whole.and_then(|()| all_run(&pager.processes)) {
         pager.engine().resize(pages(limit), pages(high), limit / 2);
         pager.run.detach.on.store(false, SeqCst);
         pager.budget.wake_kswapd();
@@ -149,17 +150,17 @@ fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
 }
 
 /// Fails if a process is stopped, because it cannot release its agent.
-fn all_run(pager: &Pager) -> Result<(), String> {
-    match pager.mms().into_iter().find(|mm| mm.is_stopped()) {
+fn all_run(processes: &Processes) -> Result<(), String> {
+    match processes.mms().into_iter().find(|mm| mm.is_stopped()) {
         Some(mm) => Err(format!("process {} is stopped: kill -CONT {0}", mm.pid())),
         None => Ok(()),
     }
 }
 
 /// Fails if the machine has no room for the stored pages.
-fn has_room(pager: &Pager) -> Result<(), String> {
+fn has_room(processes: &Processes) -> Result<(), String> {
     let mut stored = 0;
-    for mm in pager.mms() {
+    for mm in processes.mms() {
         let mut next = Some(Vpn(0));
         while let Some(start) = next {
             let mut count = |entry| stored += u64::from(matches!(entry, Entry::Stored { .. }));
@@ -186,7 +187,7 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
     while !pager.run.detach.rests.load(SeqCst) || inject::is_under_way() {
         if wait.is_over(&pager.clock) {
             pager.run.detach.on.store(false, SeqCst);
-            all_run(pager)?;
+            all_run(&pager.processes)?;
             return Err("a process does not answer: it gets no CPU".into());
         }
         pager.budget.kswapd.raise();

@@ -961,13 +961,8 @@ impl Server {
                         JoinRequest::CannotJoin { .. } => mm.without_agent.store(true, SeqCst),
                     }
                     let (mm, line) = (mm.clone(), line.clone());
-                    self.pager.processes.candidates.add(Candidate {
-                        mm,
-                        request,
-                        line,
-                        caller,
-                        certain,
-                    });
+                    let candidate = Candidate { mm, request, line, caller, certain };
+                    self.pager.processes.candidates.add(candidate);
                 }
             }
         }

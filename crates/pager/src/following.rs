@@ -6,6 +6,7 @@
 //! later messages after that.
 
 use crate::broken::{Rule, is_broken};
+use crate::budget::Budget;
 use crate::counters;
 use crate::fork::Copying;
 use crate::limits::SLICE_PAGES;
@@ -88,7 +89,7 @@ impl Following {
         self.mm().note_followed();
         match self {
             Self::Fork(copying) => copying.go_on(pager, state),
-            Self::Leave(leaving) => leaving.go_on(pager, state),
+            Self::Leave(leaving) => leaving.go_on(&pager.budget, state),
         }
     }
 
@@ -137,7 +138,7 @@ impl Leaving {
         Self { mm: mm.clone(), next: of(start), end: of(end), to: to.map(of) }
     }
 
-    fn go_on(&mut self, pager: &Pager, state: &mut State) -> bool {
+    fn go_on(&mut self, budget: &Budget, state: &mut State) -> bool {
         let stop = slice(state, self.next, self.end);
         // Pages at the destination are forgotten, too, at most a slice of them.
         let stop = match self.to {
@@ -152,14 +153,14 @@ impl Leaving {
         match &mut self.to {
             Some(to) => {
                 let (from, space) = (self.next, &mut state.space);
-                pager.resident().remap(space, from, *to, pages, &mut dropped);
+                budget.resident().remap(space, from, *to, pages, &mut dropped);
                 *to = Vpn(to.0 + pages);
             }
             None => {
-                pager.resident().forget_range(&mut state.space, self.next, stop, &mut dropped);
+                budget.resident().forget_range(&mut state.space, self.next, stop, &mut dropped);
             }
         }
-        pager.budget.release_dropped(&self.mm, state, &dropped);
+        budget.release_dropped(&self.mm, state, &dropped);
         self.next = stop;
         stop >= self.end
     }

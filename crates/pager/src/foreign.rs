@@ -25,7 +25,8 @@ use crate::monitor::CENSUS;
 use crate::pager::Pager;
 use crate::patience::{Moment, Watch};
 use crate::seam::{self, Clock};
-use crate::sharing;
+use crate::sharing::Holdings;
+use crate::telemetry::Telemetry;
 use crate::unmanaged::Kind;
 use ebb_sys::proc::{self, Area, Statm};
 use ebb_sys::process;
@@ -271,7 +272,7 @@ impl ForeignProcesses {
 
     /// Returns the number of pages of foreign processes and of unidentified forked children.
     /// `fork_groups` knows the latter (FOREIGN-2).
-    pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>], fork_groups: &sharing::Holdings) -> u64 {
+    pub fn pages(&self, telemetry: &Telemetry, mms: &[Arc<Mm>], fork_groups: &Holdings) -> u64 {
         let starting = mms.iter().any(|mm| mm.is_starting());
         let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
         let mut held = ForeignPages::default();
@@ -283,7 +284,7 @@ impl ForeignProcesses {
             }
             held.add(process.kind, process.pages());
         }
-        held.of_kind.iter().for_each(|(&kind, &pages)| pager.telemetry.unmanaged.hold(kind, pages));
+        held.of_kind.iter().for_each(|(&kind, &pages)| telemetry.unmanaged.hold(kind, pages));
         held.with(fork_groups.unidentified, fork_groups.bound)
     }
 }

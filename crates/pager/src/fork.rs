@@ -24,13 +24,15 @@
 //! protection of shared pages is set in slices, too. Two parts are slow work. One finds out which
 //! areas the child has. The other stores the standby pages of a hidden child.
 
+use crate::budget::Budget;
 use crate::events::Why;
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
 use crate::mm::{Areas, IdentityPage, Mm, State};
 use crate::pager::Pager;
 use crate::patience::{Patience, Wait};
 use crate::pool::Pool;
-use crate::seam::{AddressSpace, Process};
+use crate::processes::Processes;
+use crate::seam::{AddressSpace, Host, Process};
 use crate::{counters, cow_protect};
 use crate::{following, hidden};
 use ebb_agent::protocol::BATCH_MAX;
@@ -110,21 +112,21 @@ fn show_identity_in(pager: &Pager, mm: &Mm) -> Result<IdentityPage, PlaceError> 
 }
 
 /// Returns the identified processes.
-fn known(pager: &Pager) -> Vec<u32> {
-    pager.mms().iter().filter_map(|mm| mm.process().map(Process::pid)).collect()
+fn known(processes: &Processes) -> Vec<u32> {
+    processes.mms().iter().filter_map(|mm| mm.process().map(Process::pid)).collect()
 }
 
 /// Returns the unidentified processes of the tree.
 fn unknown(pager: &Pager) -> Vec<u32> {
-    let known = known(pager);
+    let known = known(&pager.processes);
     let mut pids = pager.host.tree(&pager.processes);
     pids.retain(|pid| !known.contains(pid));
     pids
 }
 
 /// Returns the process among `pids` that has this identity page.
-fn who_sees(pager: &Pager, identity: &IdentityPage, pids: &[u32]) -> Option<Box<dyn Process>> {
-    let mut processes = pids.iter().filter_map(|&pid| pager.host.open(pid).ok());
+fn who_sees(host: &dyn Host, identity: &IdentityPage, pids: &[u32]) -> Option<Box<dyn Process>> {
+    let mut processes = pids.iter().filter_map(|&pid| host.open(pid).ok());
     processes.find(|process| identity.is_seen_by(&**process))
 }
 
@@ -149,9 +151,9 @@ pub fn find_process(pager: &Pager, mm: &Mm, thread: Option<u32>) -> Option<bool>
         // another slot.
         Err(_) => return None,
     };
-    let said = thread.and_then(|thread| pager.host.child_of(thread, &known(pager)));
-    let found = said.and_then(|pid| who_sees(pager, &identity, &[pid]));
-    if let Some(process) = found.or_else(|| who_sees(pager, &identity, &unknown(pager))) {
+    let said = thread.and_then(|thread| pager.host.child_of(thread, &known(&pager.processes)));
+    let found = said.and_then(|pid| who_sees(&*pager.host, &identity, &[pid]));
+    if let Some(process) = found.or_else(|| who_sees(&*pager.host, &identity, &unknown(pager))) {
         mm.set_process(process);
     }
     // Another thread may have identified it meanwhile, and then the search skipped it.
@@ -295,7 +297,7 @@ impl Copying {
     /// Does the next slice. Returns true if that was the last.
     pub fn go_on(&mut self, pager: &Pager, state: &State) -> bool {
         self.next = match std::mem::replace(&mut self.next, Next::End) {
-            Next::Copy(start) => match self.copy(pager, state, start) {
+            Next::Copy(start) => match self.copy(&pager.budget, state, start) {
                 Some(next) => Next::Copy(next),
                 None if self.standby.is_empty() => self.begin_cow_protect(pager),
                 None => Next::Store,
@@ -342,7 +344,7 @@ impl Copying {
         for _ in 0..FIND_TRIES {
             let process = self
                 .put_identity(pager)
-                .and_then(|identity| who_sees(pager, &identity, &unknown(pager)));
+                .and_then(|identity| who_sees(&*pager.host, &identity, &unknown(pager)));
             if let Some(passing) = process.and_then(|process| process.passing().ok()) {
                 // If this page can be placed, the child has changed nothing: a change would block
                 // until the pager reads its message.
@@ -361,9 +363,9 @@ impl Copying {
     }
 
     /// Copies a slice of the table. Returns where the next slice begins.
-    fn copy(&mut self, pager: &Pager, state: &State, start: Vpn) -> Option<Vpn> {
+    fn copy(&mut self, budget: &Budget, state: &State, start: Vpn) -> Option<Vpn> {
         let passes = |vpn: Vpn| self.withheld.end_of(vpn.address()).is_none();
-        let mut resident = pager.resident();
+        let mut resident = budget.resident();
         if self.hidden || !self.withheld.is_empty() {
             state.space.visit(start, SLICE_PAGES, |vpn, entry| match entry {
                 Entry::Standby(_) if passes(vpn) && self.hidden => self.standby.push(vpn),
@@ -497,7 +499,7 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
 /// because the identified process may have ended.
 fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
     let identity = show_identity_in(pager, mm).ok()?;
-    who_sees(pager, &identity, &pager.host.tree(&pager.processes))
+    who_sees(&*pager.host, &identity, &pager.host.tree(&pager.processes))
 }
 
 /// Registers the child's areas, and returns those that do not exist in the child.

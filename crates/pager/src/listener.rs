@@ -15,6 +15,7 @@ use crate::mm::{Areas, Mm, State};
 use crate::pager::Pager;
 use crate::patience::{Patience, Wait};
 use crate::pool::Pool;
+use crate::processes::Processes;
 use crate::seam::{AddressSpace, Connection, Process};
 use crate::{control, counters, fork};
 use ebb_agent::protocol::{Answer, DOORBELLS, HELLO_FORKED, Hello, MAGIC};
@@ -257,7 +258,7 @@ fn hello_new(
         return Err(error);
     }
     let pool = (hello.pool_start, hello.pool_len);
-    let process = process(pager, connection.peer()?)?;
+    let process = pager.host.open(connection.peer()?)?;
     let mm = add_program(pager, uffd, process, pool, hello.bare != 0)?;
     open_line(pager, &mm, connection, None)
 }
@@ -328,7 +329,7 @@ fn open_line(
 /// Answers the hello of a forked child that connected by itself. Before Linux 6.9 the pager cannot
 /// fetch the child's connection.
 fn hello_forked(pager: &Arc<Pager>, connection: Box<dyn Connection>) -> std::io::Result<()> {
-    let process = process(pager, connection.peer()?)?;
+    let process = pager.host.open(connection.peer()?)?;
     let wait = Wait::new(&pager.clock, Patience::Fork);
     let mut foreign: Vec<Arc<Mm>> = Vec::new();
     let mm = loop {
@@ -341,7 +342,7 @@ fn hello_forked(pager: &Arc<Pager>, connection: Box<dyn Connection>) -> std::io:
         }
         foreign.push(candidate);
     };
-    adopt(pager, &mm, process);
+    adopt(&pager.processes, &mm, process);
     welcome(pager, &mm, connection)
 }
 
@@ -359,8 +360,8 @@ fn welcome(
 }
 
 /// Assigns `process` to a forked child that has said hello.
-pub fn adopt(pager: &Pager, mm: &Arc<Mm>, process: Box<dyn Process>) {
-    pager.processes.no_longer_waits(mm);
+pub fn adopt(processes: &Processes, mm: &Arc<Mm>, process: Box<dyn Process>) {
+    processes.no_longer_waits(mm);
     mm.set_process(process);
 }
 
@@ -378,10 +379,6 @@ fn next_candidate(pager: &Pager, foreign: &[Arc<Mm>], wait: Wait) -> Option<Arc<
         }
         pager.host.wait(&pager.processes.fork_seen, FORK_LOOK);
     }
-}
-
-fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
-    pager.host.open(pid)
 }
 
 /// Whether an address space is that of `process`. The pager puts an identity page into the address

@@ -106,7 +106,7 @@ fn unknown_pages(mm: &Mm, resident: u64) -> u64 {
 /// Freezes the processes that map more and more shared memory, if that may exceed the budget by
 /// now. Called before each step that waits for locks of the processes that fill shared memory.
 fn look_ahead(pager: &Pager, shared: &mut SharedMemory, freezer: &mut Freezer, mms: &[Arc<Mm>]) {
-    if shared.is_old(pager) {
+    if shared.is_old(&pager.clock) {
         // `resident_pages` also measures the pages of files and of shared memory.
         for mm in mms {
             mm.resident_pages();
@@ -116,7 +116,7 @@ fn look_ahead(pager: &Pager, shared: &mut SharedMemory, freezer: &mut Freezer, m
         let tree = pager.host.tree(&pager.processes);
         shared.update(pager, &tree, mms);
     }
-    shared.presume(pager, mms);
+    shared.presume(&pager.clock, mms);
     if shared.presumed() == 0 {
         return;
     }
@@ -136,7 +136,7 @@ fn look_ahead_again(
     freezer: &mut Freezer,
     mms: &[Arc<Mm>],
 ) {
-    if shared.is_old(pager) {
+    if shared.is_old(&pager.clock) {
         look_ahead(pager, shared, freezer, mms);
     }
 }
@@ -155,7 +155,7 @@ impl Monitor {
             running_counted: now,
             sharing: Sharing::new(now),
             cpu_follow: Watch::new(now),
-            resize: Resize::new(pager),
+            resize: Resize::new(&pager.config),
             freezer: Freezer::default(),
         }
     }
@@ -204,9 +204,9 @@ impl Monitor {
         }
         // Measured last, because the program went on while its areas were registered.
         let held = sharing::held(&mms);
-        let foreign = self.foreign.pages(&self.pager, &mms, &held);
+        let foreign = self.foreign.pages(&self.pager.telemetry, &mms, &held);
         let total = held.identified + foreign + self.shared.pages();
-        self.shared.presume(&self.pager, &mms);
+        self.shared.presume(&self.pager.clock, &mms);
         let room = self.account(total, &growing);
         // The next tick checks the part above this step.
         if self.resize.look(&self.pager) { 0 } else { room }

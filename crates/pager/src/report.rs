@@ -4,6 +4,7 @@ use crate::config::{ReportFormat, ReportTo};
 use crate::costs::{Cpu, Lost};
 use crate::mm::Mm;
 use crate::pager::Pager;
+use crate::processes::Processes;
 use crate::{sampling, thrashing, unmanaged};
 use ebb_mm::resident::lost_pages;
 use serde::Serialize;
@@ -146,11 +147,12 @@ struct Waiting {
 }
 
 fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
-    let counters = &pager.telemetry.counters;
+    let Pager { budget, processes, telemetry, .. } = pager;
+    let counters = &telemetry.counters;
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
-    let stages = pager.telemetry.account.faults();
-    let stats = pager.budget.store.stats();
-    let psi = pager.telemetry.pressure.now();
+    let stages = telemetry.account.faults();
+    let stats = budget.store.stats();
+    let psi = telemetry.pressure.now();
     let tiers = stats
         .tiers
         .iter()
@@ -183,12 +185,11 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         command: pager.config.command.clone(),
         exit_status,
         wall_time_us: pager.clock.since(pager.started).as_micros() as u64,
-        memory_max_bytes: pager.budget.memory_max_bytes(),
+        memory_max_bytes: budget.memory_max_bytes(),
         memory_high_bytes: pager.config.memory_high_bytes,
         peak_resident_bytes: get(&counters.peak_resident),
         peak_resident_and_compressed_bytes: get(&counters.peak_managed),
-        recent_resident_bytes: pager
-            .telemetry
+        recent_resident_bytes: telemetry
             .resident_history
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -214,8 +215,8 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
         tiers,
         same_filled_pages: stats.same_filled_pages,
         same_filled_peak: stats.same_filled_peak,
-        recorded: pager.telemetry.recorder.as_ref().map_or(0, |recorder| get(&recorder.written)),
-        recorded_lost: pager.telemetry.recorder.as_ref().map_or(0, |recorder| get(&recorder.lost)),
+        recorded: telemetry.recorder.as_ref().map_or(0, |recorder| get(&recorder.written)),
+        recorded_lost: telemetry.recorder.as_ref().map_or(0, |recorder| get(&recorder.lost)),
         waiting: Waiting {
             threads_waited: stages.count,
             throttled_us: get(&counters.throttled_us),
@@ -224,24 +225,24 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
             p50_ns: stages.all.p50_ns,
             p99_ns: stages.all.p99_ns,
         },
-        longest_hold_us: longest_us(pager, Mm::longest_hold_ns, &counters.longest_hold),
-        longest_hold_cpu_us: longest_us(pager, Mm::longest_run_ns, &counters.longest_run),
+        longest_hold_us: longest_us(processes, Mm::longest_hold_ns, &counters.longest_hold),
+        longest_hold_cpu_us: longest_us(processes, Mm::longest_run_ns, &counters.longest_run),
         longest_freeze_us: get(&counters.longest_freeze_us),
         cpu: Cpu::of(pager),
         lost: Lost::of(pager),
         stages,
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
         charges_lost: lost_pages(),
-        uncounted_pages: pager.resident().zone.uncounted(),
-        unmanaged: pager.telemetry.unmanaged.list(),
-        thrashing: pager.telemetry.thrashing.get().cloned(),
-        reuse: pager.telemetry.sampling.as_ref().map(sampling::Sampling::found),
+        uncounted_pages: budget.resident().zone.uncounted(),
+        unmanaged: telemetry.unmanaged.list(),
+        thrashing: telemetry.thrashing.get().cloned(),
+        reuse: telemetry.sampling.as_ref().map(sampling::Sampling::found),
     }
 }
 
 /// Returns the largest value of all address spaces, existing and ended, in microseconds.
-fn longest_us(pager: &Pager, of: impl Fn(&Mm) -> u64, ended: &AtomicU64) -> u64 {
-    let there = pager.mms().iter().map(|mm| of(mm)).max().unwrap_or(0);
+fn longest_us(processes: &Processes, of: impl Fn(&Mm) -> u64, ended: &AtomicU64) -> u64 {
+    let there = processes.mms().iter().map(|mm| of(mm)).max().unwrap_or(0);
     there.max(ended.load(Relaxed)) / 1000
 }
 

@@ -14,7 +14,7 @@
 //! * RESIZE-5: while a run is detached (`detach.rs`), its limit is lifted and nothing changes it. A
 //!   step under way waits.
 
-use crate::config::MEMORY_MIN_BYTES;
+use crate::config::{Config, MEMORY_MIN_BYTES};
 use crate::control;
 use crate::events::{By, Event};
 use crate::pager::Pager;
@@ -128,16 +128,16 @@ pub struct Resize {
 
 impl Resize {
     /// Creates the state at the start of the run.
-    pub fn new(pager: &Pager) -> Self {
-        let high = pager.config.memory_high_bytes.map(|bytes| bytes / PAGE_SIZE as u64);
-        let max = pager.config.memory_max_bytes / PAGE_SIZE as u64;
-        let target = pager.config.pressure_target_permille;
+    pub fn new(config: &Config) -> Self {
+        let high = config.memory_high_bytes.map(|bytes| bytes / PAGE_SIZE as u64);
+        let max = config.memory_max_bytes / PAGE_SIZE as u64;
+        let target = config.pressure_target_permille;
         let target = target.map(|permille| PressureTarget::new(permille, max));
         Self {
             under_way: None,
             kept: None,
             high,
-            ram: pager.config.ram_bytes_said(),
+            ram: config.ram_bytes_said(),
             target,
             told: (Duration::ZERO, max),
         }

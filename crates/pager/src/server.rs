@@ -1,6 +1,6 @@
 //! Pager process: its start, its threads, its talk with the supervisor, and its end.
 //!
-//! Nothing in this crate imports this file. `pager.rs` has the state that the threads share.
+//! Only the crate's root uses this file. `pager.rs` has the state that the threads share.
 
 use crate::config::Config;
 use crate::detach;
@@ -9,6 +9,7 @@ use crate::messages;
 use crate::pager::{Pager, World};
 use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
+use crate::processes::Processes;
 use crate::seam::{Clock, Machine};
 use crate::{faults, inject, lineage, listener, monitor, reclaim, report, slow_work, view};
 use ebb_swap::{Notice, Store};
@@ -128,7 +129,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
                 Ok(()) => return end(&pager, supervisor, None),
                 Err(reason) => SupervisorMessage::Failed(reason).send(supervisor)?,
             },
-            Ok(SupervisorMessage::Stopping) => watch_stopped(&pager, supervisor),
+            Ok(SupervisorMessage::Stopping) => watch_stopped(&pager.processes, supervisor),
             Ok(SupervisorMessage::GoesOn) => {}
             Ok(SupervisorMessage::Ended(status)) => return end(&pager, supervisor, Some(status)),
             Ok(SupervisorMessage::Left(status)) => {
@@ -246,7 +247,7 @@ fn end_recording(pager: &Pager) {
 /// a shell sees a stopped job. A shell continues both. If another process continues only the
 /// program, this function continues the supervisor. The supervisor may not have stopped yet. So
 /// this function repeats the signal until the supervisor sends a message.
-fn watch_stopped(pager: &Pager, supervisor: &Socket) {
+fn watch_stopped(processes: &Processes, supervisor: &Socket) {
     let is_stopped = |pid| matches!(proc::state(pid), Some('T' | 't'));
     loop {
         let mut says = [PollFd::new(supervisor, PollFlags::IN)];
@@ -255,8 +256,8 @@ fn watch_stopped(pager: &Pager, supervisor: &Socket) {
         if !says[0].revents().is_empty() {
             return;
         }
-        if !is_stopped(pager.processes.program.load(SeqCst)) {
-            signals::send(pager.processes.supervisor, signals::SIGCONT);
+        if !is_stopped(processes.program.load(SeqCst)) {
+            signals::send(processes.supervisor, signals::SIGCONT);
         }
     }
 }

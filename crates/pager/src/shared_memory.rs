@@ -22,6 +22,7 @@
 
 use crate::mm::Mm;
 use crate::pager::Pager;
+use crate::seam::{Clock, Host};
 use crate::unmanaged::Kind;
 use ebb_agent::protocol::Shared;
 use ebb_mm::types::{MmId, PAGE_SIZE};
@@ -109,8 +110,8 @@ impl SharedMemory {
     }
 
     /// Whether the presumption is older than `WAIT`.
-    pub fn is_old(&self, pager: &Pager) -> bool {
-        pager.clock.since(self.looked) > WAIT
+    pub fn is_old(&self, clock: &Clock) -> bool {
+        clock.since(self.looked) > WAIT
     }
 
     /// Returns the number of mapped pages up to which no walk is worthwhile.
@@ -119,8 +120,8 @@ impl SharedMemory {
     }
 
     /// Computes the presumed pages again.
-    pub fn presume(&mut self, pager: &Pager, mms: &[Arc<Mm>]) {
-        self.looked = pager.clock.now();
+    pub fn presume(&mut self, clock: &Clock, mms: &[Arc<Mm>]) {
+        self.looked = clock.now();
         self.presumed = 0;
         if self.mapped > self.few() {
             let more = self.mapped.saturating_sub(self.walked.mapped) + self.grown(mms);
@@ -144,7 +145,7 @@ impl SharedMemory {
 
     /// Counts the shared pages that the processes of the tree map. Waits for no lock.
     pub fn update(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
-        self.holders = holders(pager, tree);
+        self.holders = holders(&*pager.host, tree);
         self.mapped = mapped_by(&self.holders);
         self.backed = mms.iter().map(|mm| (mm.id, mm.backed_pages())).collect();
         if self.mapped <= self.few() {
@@ -169,7 +170,7 @@ impl SharedMemory {
         }
         let found = walk(&self.holders);
         let tree: Vec<u32> = self.holders.iter().map(|&(pid, _)| pid).collect();
-        let after = mapped_by(&holders(pager, &tree));
+        let after = mapped_by(&holders(&*pager.host, &tree));
         let pages = believed(found, (self.mapped, after), most(&self.holders));
         self.walked = Walk { mapped: self.mapped, pages, alone: found.alone.min(self.mapped) };
         self.due = pager.clock.now() + pager.clock.since(now) * 3;
@@ -185,10 +186,10 @@ impl SharedMemory {
 
 /// Returns the processes that map shared pages, with their numbers. Between vfork and exec parent
 /// and child count as one.
-fn holders(pager: &Pager, tree: &[u32]) -> Vec<(u32, u64)> {
+fn holders(host: &dyn Host, tree: &[u32]) -> Vec<(u32, u64)> {
     let mut holders: Vec<(u32, u64)> = Vec::new();
     for &pid in tree {
-        let pages = pager.host.shared_memory_pages(pid);
+        let pages = host.shared_memory_pages(pid);
         let borrowed = |&(other, of_other): &(u32, u64)| {
             pages > FEW && of_other == pages && process::shares_memory(other, pid)
         };

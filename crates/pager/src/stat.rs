@@ -4,6 +4,7 @@
 //! begin with `ebb_`.
 
 use crate::pager::Pager;
+use crate::telemetry::Telemetry;
 use ebb_control::{MemoryPressure, Metric, Metrics, Pressure, Unit};
 use ebb_mm::observe::psi;
 use ebb_mm::observe::vmstat::{Event, VmStat};
@@ -66,8 +67,8 @@ pub fn metrics(pager: &Pager) -> Metrics {
 }
 
 /// Returns the memory pressure of the run.
-pub fn pressure(pager: &Pager) -> MemoryPressure {
-    let psi = pager.telemetry.pressure.now();
+pub fn pressure(telemetry: &Telemetry) -> MemoryPressure {
+    let psi = telemetry.pressure.now();
     let of = |psi::Line { average, total_us }| Pressure { average, total_us };
     MemoryPressure { some: of(psi.some()), full: of(psi.full()) }
 }

@@ -8,6 +8,7 @@
 //! The smallest limit that would end it is unknown, because with more memory the program would
 //! progress and use other pages. All its resident and stored pages together are certainly enough.
 
+use crate::budget::Budget;
 use crate::events::Event;
 use crate::pager::Pager;
 use ebb_mm::types::PAGE_SIZE;
@@ -62,7 +63,7 @@ impl Watch {
         }
         let stats = pager.budget.store.stats();
         let Some(mut finding) = self.decide(Moment::now(pager, at, &stats)) else { return };
-        finding.enough_bytes = enough(pager, &stats);
+        finding.enough_bytes = enough(&pager.budget, &stats);
         let finding = pager.telemetry.thrashing.get_or_init(|| finding);
         pager.note_run(&Event::Thrashing {
             lost_percent: finding.lost_percent,
@@ -110,10 +111,10 @@ impl Moment {
 }
 
 /// Returns the limit at which all pages of the program would be in memory.
-fn enough(pager: &Pager, stats: &StoreStats) -> u64 {
-    let used = pager.resident().zone.used() * PAGE_SIZE as u64;
+fn enough(budget: &Budget, stats: &StoreStats) -> u64 {
+    let used = budget.resident().zone.used() * PAGE_SIZE as u64;
     let stored = stats.tiers.iter().map(|tier| tier.pages).sum::<u64>() + stats.same_filled_pages;
-    let all = used.saturating_sub(pager.budget.store.ram_bytes()) + stored * PAGE_SIZE as u64;
+    let all = used.saturating_sub(budget.store.ram_bytes()) + stored * PAGE_SIZE as u64;
     (all + all / SPARE).next_multiple_of(1 << 20)
 }
 

@@ -11,11 +11,14 @@
 //! * VIEW-3: the thread does not wait for a client that does not read the answer. The size of an
 //!   answer is limited.
 
+use crate::budget::Budget;
 use crate::limits::SLICE_PAGES;
 use crate::mm::Mm;
 use crate::pager::Pager;
 use crate::seam::{Connection, Process};
 use crate::signal::Signal;
+use crate::telemetry::Telemetry;
+use crate::unmanaged::Line;
 use crate::{control, stat};
 use ebb_control::{AreaView, Pages, ProcessView, Refaults, Response, Tier, View};
 use ebb_mm::observe::lru_gen::Enabled;
@@ -115,21 +118,16 @@ pub fn run(pager: &Arc<Pager>) {
 
 /// Collects all data of a view.
 fn look(pager: &Pager, areas_of: u32) -> View {
-    let stats = pager.budget.store.stats();
+    let Pager { budget, telemetry, .. } = pager;
+    let stats = budget.store.stats();
     let mut view = View {
         at_us: pager.clock.since(pager.started).as_micros() as u64,
         managing: pager.run.managing.load(Relaxed),
-        pressure: stat::pressure(pager),
+        pressure: stat::pressure(telemetry),
         waited_us: pager.waited().1 / 1000,
-        faults: pager.telemetry.account.counted(),
+        faults: telemetry.account.counted(),
         same_filled_pages: stats.same_filled_pages,
-        unmanaged: pager
-            .telemetry
-            .unmanaged
-            .list()
-            .iter()
-            .map(crate::unmanaged::Line::text)
-            .collect(),
+        unmanaged: telemetry.unmanaged.list().iter().map(Line::text).collect(),
         ..View::default()
     };
     let tiers = stats.tiers.into_iter().map(|tier| Tier {
@@ -143,7 +141,7 @@ fn look(pager: &Pager, areas_of: u32) -> View {
     });
     view.tiers = tiers.collect();
     {
-        let resident = pager.resident();
+        let resident = budget.resident();
         let bytes = |pages: u64| pages * PAGE_SIZE as u64;
         view.limit_bytes = bytes(resident.zone.limit());
         view.high_bytes = bytes(resident.zone.high());
@@ -160,12 +158,12 @@ fn look(pager: &Pager, areas_of: u32) -> View {
     for mm in pager.mms() {
         if mm.pid() == areas_of && areas_of != 0 {
             let mut map = Map::of(&mm);
-            let pages = walk(pager, &mm, |vpn, at| map.add(vpn, at));
-            view.processes.push(process(pager, &mm, pages));
+            let pages = walk(budget, &mm, |vpn, at| map.add(vpn, at));
+            view.processes.push(process(telemetry, &mm, pages));
             (view.areas_of, view.areas) = (areas_of, map.list());
         } else {
-            let pages = walk(pager, &mm, |_, _| {});
-            view.processes.push(process(pager, &mm, pages));
+            let pages = walk(budget, &mm, |_, _| {});
+            view.processes.push(process(telemetry, &mm, pages));
         }
     }
     view.processes.sort_by_key(|process| std::cmp::Reverse((process.pages.all(), process.pid)));
@@ -174,13 +172,12 @@ fn look(pager: &Pager, areas_of: u32) -> View {
     view
 }
 
-fn process(pager: &Pager, mm: &Mm, pages: Pages) -> ProcessView {
+fn process(telemetry: &Telemetry, mm: &Mm, pages: Pages) -> ProcessView {
     let resident = mm.resident_pages();
     let own = resident - mm.fork_group_share(resident);
     let (faults, ticks) = mm.served();
     let count: u64 = faults.iter().sum();
-    let waited_ns =
-        pager.telemetry.account.ns(ticks) + pager.telemetry.account.unanswered_ns(count);
+    let waited_ns = telemetry.account.ns(ticks) + telemetry.account.unanswered_ns(count);
     ProcessView {
         pid: mm.pid(),
         name: short(&mm.process().map_or_else(|| "?".to_owned(), Process::name)),
@@ -200,7 +197,7 @@ fn short(name: &str) -> String {
 }
 
 /// Counts the pages of an address space by location, and calls `each` in the order of addresses.
-fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
+fn walk(budget: &Budget, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
     let mut pages = Pages::default();
     let mut start = Some(Vpn(0));
     let (mut entries, mut slots) = (Vec::new(), Vec::<SlotId>::new());
@@ -220,7 +217,7 @@ fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
             });
         }
         let mut places = Vec::with_capacity(slots.len());
-        pager.budget.store.places(&slots, &mut |place| places.push(place));
+        budget.store.places(&slots, &mut |place| places.push(place));
         let mut places = places.into_iter();
         for &(vpn, at) in &entries {
             let at = at.or_else(|| match places.next().flatten() {

@@ -41,6 +41,7 @@
 
 use super::{Reclaim, Stalled, Work};
 use crate::broken::{Rule, is_broken};
+use crate::budget::Budget;
 use crate::events::{Event, Why};
 use crate::inject;
 use crate::mm::Mm;
@@ -152,14 +153,11 @@ impl NoProgress {
     }
 
     /// Returns when the wait without progress of the longest waiting thread began.
-    fn began(&self, pager: &Pager) -> Option<Moment> {
+    fn began(&self, budget: &Budget) -> Option<Moment> {
         let since = self.since?;
-        let starved = pager.budget.memory_stalled_since_ms.load(Relaxed);
-        let frozen = if pager.budget.frozen.load(Relaxed) > 0 {
-            pager.budget.frozen_since_ms.load(Relaxed)
-        } else {
-            0
-        };
+        let starved = budget.memory_stalled_since_ms.load(Relaxed);
+        let frozen =
+            if budget.frozen.load(Relaxed) > 0 { budget.frozen_since_ms.load(Relaxed) } else { 0 };
         let began = [starved, frozen].into_iter().filter(|&ms| ms > 0).min();
         Some(began.map_or(since, |ms| since.max(Moment::of_ms(ms))))
     }
@@ -167,19 +165,19 @@ impl NoProgress {
     /// Returns how long the longest waiting thread has waited without progress, with all that does
     /// not count. Children born later do not put off the end.
     fn elapsed(&self, pager: &Pager) -> Duration {
-        self.began(pager).map_or(Duration::ZERO, |began| pager.clock.moment().since(began))
+        self.began(&pager.budget).map_or(Duration::ZERO, |began| pager.clock.moment().since(began))
     }
 
     /// Returns the part of that time that does not count (OOM-4).
-    fn uncounted(&self, pager: &Pager) -> Duration {
-        let Some(began) = self.began(pager) else { return Duration::ZERO };
+    fn uncounted(&self, budget: &Budget) -> Duration {
+        let Some(began) = self.began(budget) else { return Duration::ZERO };
         let parts = self.uncounted.iter().rev().take_while(|&&(end, _)| end > began);
         parts.map(|&(_, part)| part).sum()
     }
 
     /// Returns how long the longest waiting thread has waited without progress.
     fn time(&self, pager: &Pager) -> Duration {
-        self.elapsed(pager).saturating_sub(self.uncounted(pager))
+        self.elapsed(pager).saturating_sub(self.uncounted(&pager.budget))
     }
 
     /// Whether threads have waited without progress for longer than `time`, with all that does not
@@ -318,7 +316,7 @@ impl Reclaim {
                 mib(self.pager.budget.store.ram_bytes() / PAGE_SIZE as u64)
             ),
         };
-        let uncounted = match self.no_progress.uncounted(&self.pager).as_secs_f64() {
+        let uncounted = match self.no_progress.uncounted(&self.pager.budget).as_secs_f64() {
             ..0.1 => String::new(),
             time => format!(" ({time:.1} s more do not count, because Ebb got no CPU)"),
         };
@@ -329,7 +327,7 @@ impl Reclaim {
             waited_us: waited.as_micros() as u64,
             why: why.clone(),
         });
-        let outcome = if self.pager.run.detach.is_way_out(&self.pager) {
+        let outcome = if self.pager.run.detach.is_way_out(&self.pager.config) {
             "is given back: it has no limit any more"
         } else {
             "is killed"
@@ -411,12 +409,10 @@ impl Reclaim {
         let Some(process) = mm.process() else { return String::new() };
         let agent = process.agent().map_or("not found".to_owned(), proc::waits_for);
         let states: String = process.threads().iter().map(|&(_, state)| state).collect();
-        let [memory_stalled, deferred, frozen] = [
-            &self.pager.budget.memory_stalled,
-            &self.pager.faults.deferred,
-            &self.pager.budget.frozen,
-        ]
-        .map(|count| count.load(Relaxed));
+        let Pager { budget, faults, .. } = &*self.pager;
+        let [memory_stalled, deferred, frozen] =
+            [&budget.memory_stalled, &faults.deferred, &budget.frozen]
+                .map(|count| count.load(Relaxed));
         let moves = match self.stalled.iter().find(|stalled| stalled.mm.id == mm.id) {
             Some(Stalled { work: Work::ToStandby(moving), .. }) => {
                 format!("{} moves", moving.len())
@@ -520,7 +516,7 @@ mod tests {
         let wants = |child: &Child| proc::state(child.id()) == Some('R');
         assert!(children.iter().all(wants));
         assert!(!reclaim.is_out_of_memory(), "born before anybody waited");
-        let uncounted = reclaim.no_progress.uncounted(&pager);
+        let uncounted = reclaim.no_progress.uncounted(&pager.budget);
         assert!(uncounted > Duration::from_secs(2), "{:?}", reclaim.no_progress);
         ebb_testing::eventually("its CPU time, which proves that it does not come", || {
             clock.advance(Duration::from_millis(100));
@@ -682,7 +678,7 @@ mod tests {
             clock.advance(Duration::from_secs(1));
         }
         let late = Duration::from_millis(900 * 9);
-        assert_eq!(no_progress.uncounted(&pager), late, "{no_progress:?}");
+        assert_eq!(no_progress.uncounted(&pager.budget), late, "{no_progress:?}");
         assert_eq!(no_progress.time(&pager), Duration::from_secs(10) - late);
     }
 
