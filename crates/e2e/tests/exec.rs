@@ -558,6 +558,25 @@ fn a_run_inside_a_run() {
     }
 }
 
+/// Shows that the pager of a run inside a run has no io_uring. A completed read counted as a signal
+/// for its fault thread, which then waited for a page of its own without sleeping. In a control
+/// group with little CPU time the outer pager got none, and both runs hung.
+#[test]
+fn a_pager_that_another_run_pages_has_no_io_uring() {
+    // The pager is the other child of the shell's parent.
+    let count = "for it in /proc/[0-9]*; do
+        [ \"$(cut -d' ' -f4 $it/stat 2>/dev/null)\" = $PPID ] && ls -l $it/fd
+        done | grep -c '\\[io_uring\\]'; true";
+    let of = |launch: Launch| {
+        launch.limit(64 * MIB).run().expect_code(0).text().trim().parse::<u32>().expect("a count")
+    };
+    if of(Launch::new("/bin/sh").args(["-c", count])) == 0 {
+        skip("io_uring is refused here");
+    }
+    let words = ["run", "--memory-max", "32M", "--", "/bin/sh", "-c", count];
+    assert_eq!(of(Launch::new(ebb()).args(words)), 0);
+}
+
 #[test]
 fn a_program_that_cannot_be_executed_leaves_nothing_behind() {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder");

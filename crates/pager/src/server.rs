@@ -12,6 +12,7 @@ use crate::pending::Pending;
 use crate::processes::Processes;
 use crate::seam::{Clock, Machine};
 use crate::{faults, inject, lineage, listener, monitor, reclaim, report, slow_work, view};
+use ebb_agent::protocol::ENV_SOCKET;
 use ebb_swap::{Notice, Store};
 use ebb_sys::process;
 use ebb_sys::socket::Socket;
@@ -262,6 +263,10 @@ fn watch_stopped(processes: &Processes, supervisor: &Socket) {
     }
 }
 
+/// Opens the store and makes the pager. A pager that another run pages does not use io_uring. A
+/// completed read counts as a pending signal for the thread that started it. Until such a thread
+/// leaves the system call in which it needs a page, the kernel does not let it sleep
+/// ([`ebb_sys::cgroup::may_be_used_up`]).
 fn prepare(config: Config, supervisor: u32) -> Result<Arc<Pager>, String> {
     let tiers = ebb_swap::parse_tiers(&config.swap).map_err(|error| error.to_string())?;
     let inject = config
@@ -272,7 +277,7 @@ fn prepare(config: Config, supervisor: u32) -> Result<Arc<Pager>, String> {
         .map_err(|error| error.to_string())?;
     let options = ebb_swap::Options {
         ram_limit_default: config.memory_max_bytes / 2,
-        use_io_uring: config.io_uring,
+        use_io_uring: config.io_uring && std::env::var_os(ENV_SOCKET).is_none(),
         inject,
         encrypt: config.encrypt.into(),
         notice: Notice::new(messages::say),

@@ -823,8 +823,8 @@ mod tests {
         assert!(error.starts_with(OUT_OF_MEMORY), "{error}");
     }
 
-    /// Shows that a run whose working set must stay ends with that reason. It ended with the message
-    /// for a full store.
+    /// Shows that a run whose working set must stay ends with that reason, and not as one with a
+    /// full store.
     #[test]
     fn a_run_whose_working_set_must_stay_ends_as_thrashing() {
         let spec = LiveSpec { on: true, file: true, ..LiveSpec::default() };

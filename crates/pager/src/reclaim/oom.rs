@@ -17,11 +17,11 @@
 //!   first. Children that were born before the wait may join one after another. That also puts off
 //!   the end, because pages that they share cannot leave before the last of them has joined.
 //! * OOM-4: a busy machine is no reason to end a run (PATIENCE-2). A round does not count while a
-//!   child or agent of OOM-3 wants a CPU. Nor does it count while an agent is passed over because it
-//!   got no CPU for its last batch. kswapd's own waits for a CPU do not count either, and it must
-//!   have seen enough rounds ([`ROUNDS_MIN`]). Children that were born during the wait do not put
-//!   off the end. If children are born all the time, one of them always wants a CPU. Then the
-//!   program keeps the CPUs busy itself.
+//!   child or agent of OOM-3 wants a CPU. Nor does a round count in which kswapd passes over an
+//!   agent that got no CPU for its last batch. kswapd's own waits for a CPU do not count either,
+//!   and it must have seen enough rounds ([`ROUNDS_MIN`]). Children that were born during the wait
+//!   do not put off the end. If children are born all the time, one of them always wants a CPU.
+//!   Then the program keeps the CPUs busy itself.
 //! * OOM-5: a process stopped by a signal or a debugger is no reason to end the run. The pages that
 //!   it occupies are overcommitted to the others (`Reclaim::set_overcommit`), and these store pages
 //!   of their own. A thread that still waits without progress waits for the store, as beside a
