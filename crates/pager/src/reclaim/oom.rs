@@ -163,7 +163,7 @@ impl NoProgress {
     }
 
     /// Returns how long the longest waiting thread has waited without progress, with all that does
-    /// not count. Children born later do not put off the end.
+    /// not count.
     fn elapsed(&self, pager: &Pager) -> Duration {
         self.began(&pager.budget).map_or(Duration::ZERO, |began| pager.clock.moment().since(began))
     }
