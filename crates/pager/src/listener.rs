@@ -190,8 +190,13 @@ fn hello(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> 
     let mut uffd = None;
     match caller.connection.receive(&mut bytes, &mut uffd)? {
         None => Ok(Some(caller)),
-        // The process ended, or executed another program, before its hello.
-        Some(0) => Ok(None),
+        // The process ended, executed another program, or lost its agent before its hello.
+        Some(0) => {
+            if let Some(child) = &caller.child {
+                child.note_hung_up();
+            }
+            Ok(None)
+        }
         Some(got) => heard(pager, caller, &bytes[..got], uffd).map(|()| None),
     }
 }
@@ -476,6 +481,24 @@ mod tests {
         }
         let answer = answer_from_bytes(&says(&Request::Metrics.to_bytes(), None).1);
         assert!(matches!(answer, Ok(Response::Metrics(_))), "{answer:?}");
+    }
+
+    /// Shows that no copy of a shared page and no end of the run waits for the agent of such a
+    /// child. Its agent never comes.
+    #[test]
+    fn a_child_that_hangs_up_before_its_hello_is_not_starting() {
+        let pager = Arc::new(quiet::pager_by(Clock::simulated()));
+        let child = Arc::new(quiet::with_pool_by(quiet::Quiet::default(), pager.clock.clone()));
+        pager.clock.advance(Duration::from_secs(3));
+        child.note_asked();
+        let (connection, other) = Socket::pair().expect("two sockets");
+        let wait = Wait::new(&pager.clock, Patience::Hello);
+        let child_of = Some(child.clone());
+        let caller = Caller { connection: Box::new(connection), wait, child: child_of };
+        assert!(child.is_starting());
+        drop(other);
+        assert!(matches!(hello(&pager, caller), Ok(None)));
+        assert!(!child.is_starting());
     }
 
     #[test]

@@ -81,7 +81,8 @@ pub struct Mm {
     called: Mutex<Vec<(Link, Caller)>>,
     /// Pages that had to stay in the parent at the fork; None means all.
     pub inherited_pins: Option<Vec<u64>>,
-    /// Time at which the process asked for an agent, in milliseconds since `born`; 0 if it has not.
+    /// Time at which the process asked for an agent, in milliseconds since `born`; 0 if it does not
+    /// ask.
     asked: AtomicU64,
     /// Whether the process will never have an agent.
     pub without_agent: AtomicBool,
@@ -335,6 +336,12 @@ impl Mm {
     /// Notes that the process has asked for an agent.
     pub fn note_asked(&self) {
         self.asked.store(self.age_ms(), Ordering::Relaxed);
+    }
+
+    /// Notes that the process has closed its connection before its hello. A process that still gets
+    /// an agent asks again, or connects by itself.
+    pub fn note_hung_up(&self) {
+        self.asked.store(0, Ordering::Relaxed);
     }
 
     /// Returns the current moment in the time that the host grants.

@@ -107,9 +107,14 @@ impl AddressSpace for Quiet {
 
 /// Creates an address space with a pool of 64 slots.
 pub fn with_pool(uffd: Quiet) -> Mm {
+    with_pool_by(uffd, Clock::real())
+}
+
+/// Creates such an address space with the clock `clock`.
+pub fn with_pool_by(uffd: Quiet, clock: Clock) -> Mm {
     let pool = Pool::new(1 << 30, 64 * 4096, 0);
     let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
-    Mm::new(Box::new(uffd), state, Clock::real())
+    Mm::new(Box::new(uffd), state, clock)
 }
 
 /// Shared memory of an agent that does nothing.

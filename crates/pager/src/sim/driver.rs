@@ -37,8 +37,9 @@ thread_local! {
 const DEPTH_MAX: u32 = 3;
 /// Steps between two checks when no new operations begin.
 const CHECK_EVERY: u64 = 16;
-/// Steps after which a run that should have come to rest counts as hanging.
-const PATIENCE: u64 = 400_000;
+/// Turns after which a run that should have come to rest counts as hanging. The steps that others
+/// take while a thread waits belong to its turn: one wait of seconds may take millions.
+const PATIENCE: u64 = 100_000;
 
 /// All simulated threads.
 pub struct Driver {
@@ -207,14 +208,15 @@ impl Driver {
         }
         self.active.set(false);
         self.world.lock().spaces.iter_mut().for_each(|space| space.stopped = false);
-        let last = self.steps.get() + PATIENCE;
+        let mut turns = 0;
         while !self.is_over() && !self.is_at_rest() {
             self.act();
+            turns += 1;
             // Waits for an event that never comes take tens of thousands of steps.
             if self.steps.get().is_multiple_of(CHECK_EVERY) {
                 self.check();
             }
-            if self.steps.get() > last {
+            if turns > PATIENCE {
                 let stuck = self.stuck();
                 self.world.lock().fail(format!("hangs: {stuck}"));
             }
