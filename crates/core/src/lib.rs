@@ -138,6 +138,7 @@
 //! * `file_cache`: a cache of a file's pages, compared with a plain LRU.
 #![forbid(unsafe_code)]
 
+pub mod driver;
 pub mod engine;
 pub mod folio;
 pub mod lru;

@@ -1,5 +1,6 @@
 //! The configuration of a run, which the supervisor sends to the pager at the start.
 
+use ebb_mm::driver::{READAHEAD_MAX, window_max};
 use ebb_mm::resident::Split;
 use ebb_mm::tunables::{SetError, Tunables};
 use ebb_mm::types::PAGE_SIZE;
@@ -159,7 +160,7 @@ impl Default for Config {
             standby_permille: 500,
             split: true,
             cpu_follow: true,
-            readahead_pages: 64,
+            readahead_pages: READAHEAD_MAX,
             look_around: true,
             switches: Vec::new(),
             eager: false,
@@ -177,8 +178,7 @@ impl Default for Config {
 impl Config {
     /// Returns the maximum number of pages in a readahead window, a small share of the budget.
     pub fn window_max(&self) -> u32 {
-        let share = self.memory_max_bytes / PAGE_SIZE as u64 / 128;
-        share.min(u64::from(self.readahead_pages)) as u32
+        window_max(self.memory_max_bytes / PAGE_SIZE as u64, self.readahead_pages)
     }
 
     /// Returns the limit of compressed memory if the user has set none and there is no other tier.

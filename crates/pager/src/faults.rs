@@ -22,7 +22,6 @@ use crate::following::Following;
 use crate::fork;
 use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, SERVED_PAGES};
 use crate::link::{Ask, Link};
-use crate::look_around::BESIDE_MAX;
 use crate::mm::{Mm, MmGuard, State};
 use crate::pager::Pager;
 use crate::patience::{Moment, Patience};
@@ -32,6 +31,7 @@ use crate::seam::Event;
 use crate::slow_work::SlowWork;
 use crate::stages::{Kind, Ledger, Served};
 use crate::unmapped;
+use ebb_mm::driver::{BESIDE_MAX, FRESH_AHEAD_MAX};
 use ebb_mm::readahead::Window;
 use ebb_mm::resident::{Arrival, Charge, Entry};
 use ebb_mm::types::{MmId, PAGE_SIZE, Vpn};
@@ -58,9 +58,6 @@ const PAUSE_MAX_US: u64 = 2_000_000;
 const EXTRA_PAGES_MAX: u32 = 512;
 
 const UNREADABLE_TEXT: &str = "the pager cannot read the process, and the process has no agent";
-
-/// Limit of the zero pages placed beside a faulting page. The program may never use them.
-const FRESH_AHEAD_MAX: usize = 15;
 
 static ZEROS: [u8; (1 + FRESH_AHEAD_MAX) * PAGE_SIZE] = [0; (1 + FRESH_AHEAD_MAX) * PAGE_SIZE];
 
@@ -575,10 +572,12 @@ impl Server {
         {
             let mut pending_state = self.pending.lock();
             if fault.refused.get() {
+                let budget = &self.pager.budget;
                 // If other faults wait already, one of them has waited for longer.
-                if self.pager.budget.memory_stalled.fetch_add(1, Relaxed) == 0 {
-                    self.pager.budget.memory_stalled_since_ms.store(fault.moment.ms(), Relaxed);
+                if budget.memory_stalled.load(Relaxed) == 0 {
+                    budget.memory_stalled_since_ms.store(fault.moment.ms(), Relaxed);
                 }
+                budget.memory_stalled.fetch_add(1, Relaxed);
             }
             pending_state.deferred.push_back(fault);
             self.pager.faults.deferred.store(pending_state.deferred.len() as u32, Relaxed);

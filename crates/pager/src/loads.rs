@@ -7,11 +7,12 @@
 
 use crate::counters;
 use crate::faults::{Answer, Asked, NO_THREAD, PageFault, Server};
-use crate::look_around::{BESIDE_MAX, runs};
+use crate::look_around::runs;
 use crate::mm::{Mm, State};
 use crate::pressure::Stall;
 use crate::stages::Kind;
 use crate::unmapped;
+use ebb_mm::driver::BESIDE_MAX;
 use ebb_mm::resident::{Arrival, Charge, Dropped, Entry};
 use ebb_mm::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_swap::Source;

@@ -10,12 +10,10 @@ use crate::counters;
 use crate::faults::{PageFault, Server};
 use crate::mm::{Mm, State};
 use crate::unmapped;
+use ebb_mm::driver::BESIDE_MAX;
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, Vpn};
 use std::sync::Arc;
-
-/// Maximum number of pages placed beside a fault.
-pub const BESIDE_MAX: usize = 16;
 
 impl Server {
     /// Reactivates the standby pages in the fault's window, as far as there is memory for them.

@@ -17,6 +17,7 @@
 
 use crate::broken::{Rule, is_broken};
 use crate::seam::Clock;
+use ebb_mm::driver::NO_PROGRESS_MS;
 use ebb_sys::proc;
 use ebb_sys::sched::{self, RunTimes};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -170,12 +171,10 @@ impl Patience {
             | Self::NoFreeze
             | Self::LastLines
             | Self::Files => Duration::from_secs(1),
-            Self::Memory
-            | Self::AwaitingHello
-            | Self::Call
-            | Self::Adoption
-            | Self::Killing
-            | Self::Loading => Duration::from_secs(2),
+            Self::Memory => Duration::from_millis(NO_PROGRESS_MS),
+            Self::AwaitingHello | Self::Call | Self::Adoption | Self::Killing | Self::Loading => {
+                Duration::from_secs(2)
+            }
             Self::MemoryOwed => Duration::from_millis(2500),
             Self::Unreadable
             | Self::Fork

@@ -20,25 +20,16 @@ use crate::config::Config;
 use crate::detach::Detach;
 use crate::signal::Signal;
 use ebb_agent::protocol::FAR_SUFFIX;
-use ebb_mm::types::PAGE_SIZE;
+use ebb_mm::driver::{LATE_PAGES, managed_from};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Mutex, PoisonError};
 
-/// Pages that the program fills before the next tick if the monitor does not run for some
-/// milliseconds.
-const LATE_PAGES: u64 = (64 << 20) / PAGE_SIZE as u64;
-
-/// Returns the number of pages below which nothing is registered, if reclaim aims at `goal`.
-pub fn threshold(goal: u64) -> u64 {
-    goal.saturating_sub(LATE_PAGES.max(goal / 8))
-}
-
 /// Returns the number of pages from which the kernel is to make no more huge pages. By huge pages a
 /// program fills the remaining memory too fast: 127 MiB in 6 ms in which the monitor did not run.
 pub fn no_huge_pages_from(goal: u64) -> u64 {
-    threshold(goal).saturating_sub(LATE_PAGES)
+    managed_from(goal).saturating_sub(LATE_PAGES)
 }
 
 /// Returns the number of pages from which new processes wait for their agents. What a process fills
@@ -74,7 +65,7 @@ impl RunState {
         let at_once = config.eager || config.sample;
         Self {
             monitor: Signal::default(),
-            managing: AtomicBool::new(at_once || threshold(goal) == 0),
+            managing: AtomicBool::new(at_once || managed_from(goal) == 0),
             no_huge_pages: AtomicBool::new(at_once || no_huge_pages_from(goal) == 0),
             is_far: AtomicBool::new(false),
             far_file: Mutex::default(),
@@ -91,7 +82,7 @@ impl RunState {
         if self.managing.load(Relaxed) {
             return None;
         }
-        let (no_huge_pages_from, threshold) = (no_huge_pages_from(goal), threshold(goal));
+        let (no_huge_pages_from, threshold) = (no_huge_pages_from(goal), managed_from(goal));
         if used >= far_below(goal) {
             self.end_far();
         }
@@ -110,6 +101,12 @@ impl RunState {
     pub fn forbid_huge_pages(&self) -> bool {
         self.end_far();
         !self.no_huge_pages.swap(true, SeqCst)
+    }
+
+    /// Begins managing at once, after the steps before it (RUN-1). Returns whether that is new.
+    pub fn begin_managing(&self) -> bool {
+        self.forbid_huge_pages();
+        !self.managing.swap(true, SeqCst)
     }
 
     /// Lets new processes start without waiting for their agents, unless the limit is near already.

@@ -9,6 +9,7 @@ use ebb_control::{MemoryPressure, Metric, Metrics, Pressure, Unit};
 use ebb_mm::observe::psi;
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::resident::FrameState;
+use ebb_swap::TierName;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of the longest command line in an answer. As JSON a byte takes six at most.
@@ -50,7 +51,7 @@ pub fn metrics(pager: &Pager) -> Metrics {
         all.extend(levels.map(|(name, pages)| Metric::gauge(name, pages, Unit::Pages)));
     }
     for tier in pager.budget.store.stats().tiers {
-        let name = |what| format!("ebb_{}_{what}", tier.name);
+        let name = |what| name_of(tier.name, what);
         all.push(Metric::gauge(name("pages"), tier.pages, Unit::Pages));
         all.push(Metric::gauge(name("bytes"), tier.occupied_bytes, Unit::Bytes));
         if tier.address.is_some() {
@@ -64,6 +65,11 @@ pub fn metrics(pager: &Pager) -> Metrics {
     let counted = counted(pager);
     all.extend(Event::ALL.iter().map(|&event| Metric::counter(event.name(), counted.get(event))));
     Metrics(all)
+}
+
+/// Returns the name of a figure of a tier, without the blank in the name of a second tier.
+fn name_of(tier: TierName, figure: &str) -> String {
+    format!("ebb_{tier}_{figure}").replace(" #", "_")
 }
 
 /// Returns the memory pressure of the run.
@@ -125,6 +131,14 @@ mod tests {
         assert!(levels.iter().all(|level| level.kind == MetricKind::Gauge));
         assert!(counters.iter().all(|counter| counter.kind == MetricKind::Counter));
         assert_eq!(Metrics(counters.to_vec()).to_string(), VmStat::default().text());
+    }
+
+    /// Shows the form that Prometheus asks of a name. It refuses all figures of a run otherwise.
+    #[test]
+    fn the_figures_of_a_second_tier_have_names_without_blanks() {
+        assert_eq!(name_of(TierName::File(0), "pages"), "ebb_file_pages");
+        assert_eq!(name_of(TierName::File(1), "pages"), "ebb_file_2_pages");
+        assert_eq!(name_of(TierName::Redis(2), "read_us"), "ebb_redis_3_read_us");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 
 use crate::arena::Object;
 use crate::page::hash_of_same;
+use ebb_mm::driver::EDGE_SHARE;
 use ebb_mm::types::SlotId;
 
 const CHUNK: usize = 1024;
@@ -22,9 +23,6 @@ const CHUNK: usize = 1024;
 const RUN: usize = 64;
 /// Number of unused link blocks that are kept for the next run.
 const SPARE_MAX: usize = 32;
-/// The newest `1/EDGE_SHARE` of the RAM tier is its edge. With more memory these pages would not be
-/// in the tier yet.
-const EDGE_SHARE: u32 = 8;
 /// Marks the end of the queue.
 const END: u32 = u32::MAX;
 /// Slot numbers are below this.

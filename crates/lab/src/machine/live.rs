@@ -19,6 +19,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use ebb_mm::driver::{
+    BESIDE_MAX, EDGE_SHARE, FRESH_AHEAD_MAX, NO_PROGRESS_MS, READAHEAD_MAX, WEIGH_MS, managed_from,
+    window_max,
+};
 use ebb_mm::engine::{BATCH, Did, Do, Engine, Evidence, Loads, Seen};
 use ebb_mm::observe::vmstat::{Event, VmStat};
 use ebb_mm::readahead::Window;
@@ -110,31 +114,18 @@ impl Default for LiveSpec {
     }
 }
 
-/// Ebb begins to manage pages when fewer than this are free: 64 MiB. With a large limit it begins
-/// at 1 / `ROOM_SHARE` of the limit.
-const ROOM_PAGES: u64 = 16_384;
-const ROOM_SHARE: u64 = 8;
-/// Most pages of zeros that one fault places beside its own page.
-const FRESH_AHEAD_MAX: usize = 15;
-/// Most standby pages that one fault brings back beside its own page.
-const BESIDE_MAX: usize = 16;
 /// Assumed mean number of adjacent pool slots that the agent drops by one call. Pages that leave
 /// together lie in adjacent slots.
 const STRETCH: u64 = 4;
 /// Nanoseconds until a fault that found no memory is tried again.
 const RETRY_NS: u64 = 50_000;
-/// Nanoseconds without a stored page after which the run fails, if threads wait for memory.
-const HOPELESS_NS: u64 = 2_000_000_000;
 /// End of a run under Ebb in which memory runs out.
 pub const OUT_OF_MEMORY: &str = "out of memory: nothing more can be stored";
 /// End of a run under Ebb whose working set must stay in memory.
 pub const THRASHING: &str =
     "thrashing: the pages used in the last gen.min_ttl_ms do not fit in the limit";
-/// Nanoseconds between two decisions on the share of compressed memory ([`Engine::note_loads`]).
-const WEIGH_NS: u64 = 100_000_000;
-/// The pages that entered compressed memory last, and as many that left it last, are its edges
-/// ([`Loads`]). An edge is 1 / `EDGE_SHARE` of the pages in compressed memory.
-const EDGE_SHARE: u64 = 8;
+/// Nanoseconds in a millisecond.
+const MS: u64 = 1_000_000;
 
 /// The part of a page's state that the engine does not keep.
 #[derive(Clone, Copy, Default, Debug)]
@@ -257,7 +248,7 @@ impl Tiers {
 
     /// Counts the read of a page. Returns whether the page is in compressed memory.
     fn read(&mut self, slot: SlotId) -> bool {
-        let edge = self.near.div_ceil(EDGE_SHARE);
+        let edge = self.near.div_ceil(u64::from(EDGE_SHARE));
         match *self.at(slot) {
             Kept::Near(seq) => {
                 self.loads.compressed += 1;
@@ -318,7 +309,7 @@ impl Live {
     pub fn add_space(&mut self, pages: u64) {
         let mut space = self.engine.create_space(Vpn(pages));
         let limit = self.engine.set.zone.limit();
-        space.set_window((limit / 128).min(64) as u32);
+        space.set_window(window_max(limit, READAHEAD_MAX));
         self.spaces.push(space);
         self.pages.push(vec![Page::default(); pages as usize]);
     }
@@ -433,7 +424,7 @@ impl Live {
     /// Returns whether the limit is so near that areas are managed.
     fn is_near(&self) -> bool {
         let zone = &self.engine.set.zone;
-        zone.free() < ROOM_PAGES.max(zone.limit() / ROOM_SHARE)
+        zone.used() > managed_from(zone.limit())
     }
 
     /// Takes all pages in memory under management, in the order of addresses.
@@ -532,8 +523,8 @@ impl Live {
     /// Carries out one order of the engine.
     ///
     /// # Errors
-    /// The reason why the run ends: nothing was stored for [`HOPELESS_NS`], or only the working set
-    /// is left.
+    /// The reason why the run ends: nothing was stored for [`NO_PROGRESS_MS`], or only the working
+    /// set is left.
     pub(super) fn step(
         &mut self,
         now: u64,
@@ -541,7 +532,7 @@ impl Live {
         stat: &VmStat,
     ) -> Result<Next, &'static str> {
         self.engine.set.set_now_ms(now / 1_000_000);
-        if now >= self.weighed_ns + WEIGH_NS {
+        if now >= self.weighed_ns + WEIGH_MS * MS {
             self.weighed_ns = now;
             let ratio_permille = (self.tiers.ratio * 1000.0) as u64;
             if let Some(limit) =
@@ -580,7 +571,7 @@ impl Live {
                 self.wake_requests.progress();
                 self.engine.set.retry_unstorable(u64::MAX);
                 let since = *self.no_progress_since_ns.get_or_insert(now);
-                let given_up = self.memory_stalled && now > since + HOPELESS_NS;
+                let given_up = self.memory_stalled && now > since + NO_PROGRESS_MS * MS;
                 return if given_up { Err(OUT_OF_MEMORY) } else { Ok(Next::Work(1_000_000)) };
             }
             Do::Thrashing => return Err(THRASHING),

@@ -10,7 +10,6 @@ use ebb_agent::protocol::BATCH_MAX;
 use ebb_control::Reclaim as Work;
 use ebb_mm::observe::lru_gen::{Action, Command, CommandError, run_all};
 use ebb_mm::types::PAGE_SIZE;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 impl Reclaim {
@@ -85,10 +84,9 @@ impl Reclaim {
     /// Starts managing areas, and waits for the first managed page. Far below the limit no area is
     /// managed, so nothing can be aged or evicted.
     fn have_managed(&self) {
-        if self.pager.run.managing.swap(true, SeqCst) {
+        if !self.pager.run.begin_managing() {
             return;
         }
-        self.pager.run.forbid_huge_pages();
         self.pager.run.monitor.raise();
         let wait = Wait::new(&self.pager.clock, Patience::Adoption);
         while self.pager.resident().evictable() == 0 && !wait.is_over(&self.pager.clock) {

@@ -22,6 +22,7 @@ use crate::patience::Patience;
 use crate::seam::Process;
 use crate::thread_words::ThreadWords;
 use ebb_agent::protocol::BATCH_MAX;
+use ebb_mm::driver::WEIGH_MS;
 use ebb_mm::engine::{Did, Do, Loads, Seen};
 use ebb_mm::reclaim::NAP_MS;
 use ebb_mm::resident::{FrameState, Resident};
@@ -50,8 +51,6 @@ const LOOK_AFTER: Duration = Duration::from_millis(100);
 /// Time without progress after which compressed memory gives way, and pause between two steps.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
 const GIVE_WAY_PAUSE: Duration = Duration::from_millis(10);
-/// Interval at which kswapd evaluates the costs of loads.
-const WEIGH: Duration = Duration::from_millis(100);
 /// Interval at which kswapd retries unevictable pages.
 const UNEVICTABLE_RETRY: Duration = Duration::from_millis(500);
 
@@ -455,7 +454,7 @@ impl Reclaim {
 
     /// Evaluates now and then the costs of loads, and sets the share of compressed memory.
     fn weigh_loads(&mut self) {
-        if self.pager.clock.since(self.weighed) < WEIGH {
+        if self.pager.clock.since(self.weighed) < Duration::from_millis(WEIGH_MS) {
             return;
         }
         self.weighed = self.pager.clock.now();

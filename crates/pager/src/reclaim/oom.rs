@@ -518,12 +518,13 @@ mod tests {
         assert!(!reclaim.is_out_of_memory(), "born before anybody waited");
         let uncounted = reclaim.no_progress.uncounted(&pager.budget);
         assert!(uncounted > Duration::from_secs(2), "{:?}", reclaim.no_progress);
+        children[0].kill().expect("it runs");
         ebb_testing::eventually("its CPU time, which proves that it does not come", || {
             clock.advance(Duration::from_millis(100));
             reclaim.count_round_without_progress() && reclaim.is_out_of_memory()
         });
+        children[1].kill().expect("it runs");
         for child in &mut children {
-            child.kill().expect("it runs");
             child.wait().expect("it was a child");
         }
     }

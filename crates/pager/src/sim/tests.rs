@@ -198,7 +198,7 @@ fn moves_without_a_batch_are_noticed() {
 
 #[test]
 fn pages_placed_without_another_look_are_noticed() {
-    expect_noticed(Rule::Ord3, 275);
+    expect_noticed(Rule::Ord3, 670);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn changes_between_the_slices_of_a_fork_are_noticed() {
 
 #[test]
 fn moves_that_are_decided_and_may_still_be_made_are_noticed() {
-    expect_noticed(Rule::Ord7, 79);
+    expect_noticed(Rule::Ord7, 81);
 }
 
 /// Shows that a tracer that has stopped the agent in the middle of a batch gets its page. Otherwise

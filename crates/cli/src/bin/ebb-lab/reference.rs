@@ -19,7 +19,11 @@ const LEVELS: &[(&[&str], &str, &str)] = &[
     (&["ebb_nr_unstorable"], "pages", "Standby pages that no tier accepts."),
     (&["ebb_nr_limit"], "pages", "The limit, `memory.max`."),
     (&["ebb_nr_high"], "pages", "The level at which reclaim aims, `memory.high`."),
-    (&["ebb_TIER_pages"], "pages", "Pages in the tier: `ram`, `file` or `redis`."),
+    (
+        &["ebb_TIER_pages"],
+        "pages",
+        "Pages in the tier: `ram`, `file` or `redis`; `file_2` is the second file tier.",
+    ),
     (&["ebb_TIER_bytes"], "bytes", "Bytes that the tier occupies."),
     (&["ebb_redis_read_us"], "us", "Mean time of a read from the remote tier."),
     (
