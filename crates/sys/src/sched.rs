@@ -190,7 +190,7 @@ fn read_short<'a>(path: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
 }
 
 /// Run times of a thread, from `schedstat`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RunTimes {
     /// Time that the thread has run, in nanoseconds.
     pub ran_ns: u64,
@@ -205,6 +205,12 @@ impl RunTimes {
     #[must_use]
     pub fn ran(&self) -> Duration {
         Duration::from_nanos(self.ran_ns)
+    }
+
+    /// Returns the time that the thread has waited for a CPU.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_ns)
     }
 
     /// Returns the difference to the earlier times `then`.

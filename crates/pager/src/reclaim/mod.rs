@@ -281,8 +281,8 @@ impl Reclaim {
     /// long (OOM-1).
     fn count_round_without_progress(&mut self) -> bool {
         self.does_anybody_wait() && {
-            let (lacks_cpu, waited) = (self.lacks_cpu(), self.pager.host.waited_for_cpu());
-            self.no_progress.round(self.pager.clock.moment(), lacks_cpu, waited);
+            let (lacks_cpu, own) = (self.lacks_cpu(), self.pager.host.own_runs());
+            self.no_progress.round(self.pager.clock.moment(), lacks_cpu, own);
             self.no_progress.is_long(&self.pager)
         }
     }

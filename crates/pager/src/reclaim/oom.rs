@@ -19,9 +19,10 @@
 //! * OOM-4: a busy machine is no reason to end a run (PATIENCE-2). A round does not count while a
 //!   child or agent of OOM-3 wants a CPU. Nor does a round count in which kswapd passes over an
 //!   agent that got no CPU for its last batch. kswapd's own waits for a CPU do not count either,
-//!   and it must have seen enough rounds ([`ROUNDS_MIN`]). Children that were born during the wait
-//!   do not put off the end. If children are born all the time, one of them always wants a CPU.
-//!   Then the program keeps the CPUs busy itself.
+//!   until it has run for [`PROOF`] without progress. It must have seen enough rounds
+//!   ([`ROUNDS_MIN`]). Children that were born during the wait do not put off the end. If children
+//!   are born all the time, one of them always wants a CPU. Then the program keeps the CPUs busy
+//!   itself.
 //! * OOM-5: a process stopped by a signal or a debugger is no reason to end the run. The pages that
 //!   it occupies are overcommitted to the others (`Reclaim::set_overcommit`), and these store pages
 //!   of their own. A thread that still waits without progress waits for the store, as beside a
@@ -51,13 +52,15 @@ use crate::seam::{AgentRuns, Process};
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::StoreError;
 use ebb_sys::proc;
+use ebb_sys::sched::RunTimes;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// CPU time after which an agent without an answer has proven that it will not answer (OOM-4).
+/// CPU time after which an agent without an answer has proven that it will not answer, and kswapd
+/// that it finds nothing to store (OOM-4).
 const PROOF: Duration = Duration::from_secs(1);
 /// Time after which a followed message counts as large (OOM-8).
 const LARGE: Duration = Duration::from_millis(500);
@@ -106,8 +109,10 @@ pub struct NoProgress {
     since: Option<Moment>,
     /// Number of rounds that stored nothing in that time, and that count.
     rounds: u32,
-    /// Moment of the last round, and the time that kswapd had waited for a CPU by then.
-    last: Option<(Moment, Duration)>,
+    /// Moment of the last round, and the run times of kswapd by then.
+    last: Option<(Moment, RunTimes)>,
+    /// CPU time of kswapd in that time.
+    ran: Duration,
     /// Parts of that time that do not count for lack of a CPU (OOM-4), each with its end.
     uncounted: Vec<(Moment, Duration)>,
     /// Agents for which the pager waits.
@@ -122,14 +127,18 @@ pub struct NoProgress {
 
 impl NoProgress {
     /// Counts a round that stored nothing while threads wait. `lacks_cpu` says that a thread lacked
-    /// a CPU that could have made progress. kswapd itself has waited for a CPU for `waited` in
-    /// total.
-    pub fn round(&mut self, now: Moment, lacks_cpu: bool, waited: Duration) {
+    /// a CPU that could have made progress. `own` are the run times of kswapd.
+    pub fn round(&mut self, now: Moment, lacks_cpu: bool, own: RunTimes) {
         self.since.get_or_insert(now);
         self.rounds += u32::from(!lacks_cpu);
-        let (last, waited_then) = self.last.replace((now, waited)).unwrap_or((now, waited));
-        let time = now.since(last);
-        let part = if lacks_cpu { time } else { time.min(waited.saturating_sub(waited_then)) };
+        let (last, own_then) = self.last.replace((now, own)).unwrap_or((now, own));
+        let (time, own) = (now.since(last), own.since(&own_then));
+        self.ran += own.ran();
+        let part = match lacks_cpu {
+            true => time,
+            false if self.ran >= PROOF => Duration::ZERO,
+            false => time.min(own.waited()),
+        };
         match self.uncounted.last_mut() {
             _ if part.is_zero() => {}
             // Few parts are enough.
@@ -142,7 +151,10 @@ impl NoProgress {
     pub fn progress(&mut self, now: Moment, pages: u64) {
         let made_up = PAGE_TIME * u32::try_from(pages).unwrap_or(u32::MAX);
         match self.since.as_mut() {
-            Some(since) if since.after(made_up) < now => *since = since.after(made_up),
+            Some(since) if since.after(made_up) < now => {
+                *since = since.after(made_up);
+                self.ran = self.ran.saturating_sub(made_up);
+            }
             _ => self.end(),
         }
     }
@@ -594,7 +606,7 @@ mod tests {
         let clock = Clock::simulated();
         let pager = pager_by(clock.clone());
         let mut no_progress = NoProgress::default();
-        no_progress.round(clock.moment(), false, Duration::ZERO);
+        no_progress.round(clock.moment(), false, RunTimes::default());
         pager.budget.memory_stalled_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(5));
         assert!(no_progress.is_long(&pager), "a touch that waits since then");
@@ -666,7 +678,8 @@ mod tests {
         child.wait().expect("it was a child");
     }
 
-    /// Shows that a round that kswapd spent waiting for a CPU does not count.
+    /// Shows that a round that kswapd spent waiting for a CPU does not count, until kswapd has run
+    /// for long. In a fifth of a CPU kswapd waits all the time, and no run without memory ended.
     #[test]
     fn a_kswapd_that_waits_for_a_cpu_has_seen_nothing() {
         let clock = Clock::simulated();
@@ -674,13 +687,19 @@ mod tests {
         let mut no_progress = NoProgress::default();
         pager.budget.frozen.store(1, Relaxed);
         clock.advance(Duration::from_secs(1));
-        for second in 0..10 {
-            no_progress.round(clock.moment(), false, Duration::from_millis(900 * second));
-            clock.advance(Duration::from_secs(1));
-        }
+        let second = Duration::from_secs(1);
+        let mut wait = |rounds: std::ops::Range<u64>| {
+            for round in rounds {
+                let (ran_ns, waited_ns) = (100_000_000 * round, 900_000_000 * round);
+                let own = RunTimes { ran_ns, waited_ns, arrivals: round };
+                no_progress.round(clock.moment(), false, own);
+                clock.advance(second);
+            }
+            (no_progress.uncounted(&pager.budget), no_progress.time(&pager))
+        };
         let late = Duration::from_millis(900 * 9);
-        assert_eq!(no_progress.uncounted(&pager.budget), late, "{no_progress:?}");
-        assert_eq!(no_progress.time(&pager), Duration::from_secs(10) - late);
+        assert_eq!(wait(0..10), (late, 10 * second - late));
+        assert_eq!(wait(10..15), (late, 15 * second - late), "kswapd has run for a second");
     }
 
     #[test]
@@ -690,9 +709,9 @@ mod tests {
         let mut no_progress = NoProgress::default();
         no_progress.progress(began, 1);
         assert_eq!(no_progress.since, None, "nobody waits");
-        no_progress.round(began, false, Duration::ZERO);
+        no_progress.round(began, false, RunTimes::default());
         for ms in (500..=2000).step_by(500) {
-            no_progress.round(at(ms), false, Duration::ZERO);
+            no_progress.round(at(ms), false, RunTimes::default());
             no_progress.progress(at(ms), 1);
         }
         assert_eq!(no_progress.since, Some(at(80)), "four pages made up for this");

@@ -8,7 +8,8 @@ use crate::processes::Processes;
 use crate::seam::{Known, Process};
 use crate::signal::Signal;
 use ebb_sys::process::{self, Pidfd};
-use ebb_sys::{cgroup, proc, sched};
+use ebb_sys::sched::{self, RunTimes};
+use ebb_sys::{cgroup, proc};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ pub trait Host: Debug + Send + Sync {
     fn identity(&self) -> u128;
     /// Sleeps.
     fn sleep(&self, time: Duration);
-    /// Returns how long the calling thread has waited for a CPU in total.
-    fn waited_for_cpu(&self) -> Duration;
+    /// Returns the run times of the calling thread; zeros if the kernel does not count them.
+    fn own_runs(&self) -> RunTimes;
     /// Waits for a signal, at most `limit`. Returns whether it came.
     fn wait(&self, signal: &Signal, limit: Duration) -> bool;
     /// Writes a line for the user.
@@ -61,9 +62,8 @@ impl Host for Machine {
         std::thread::sleep(time);
     }
 
-    fn waited_for_cpu(&self) -> Duration {
-        let times = sched::run_times(sched::this_thread());
-        Duration::from_nanos(times.map_or(0, |times| times.waited_ns))
+    fn own_runs(&self) -> RunTimes {
+        sched::run_times(sched::this_thread()).unwrap_or_default()
     }
 
     fn wait(&self, signal: &Signal, limit: Duration) -> bool {

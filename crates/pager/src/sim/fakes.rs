@@ -15,6 +15,7 @@ use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
 use ebb_sys::lifeline::Lifeline;
 use ebb_sys::proc::{Area, Passing};
+use ebb_sys::sched::RunTimes;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::collections::{BTreeMap, VecDeque};
@@ -791,8 +792,8 @@ impl Host for FakeHost {
         super::driver::wait_until(time, || false);
     }
 
-    fn waited_for_cpu(&self) -> Duration {
-        Duration::ZERO
+    fn own_runs(&self) -> RunTimes {
+        RunTimes::default()
     }
 
     fn wait(&self, signal: &Signal, limit: Duration) -> bool {
