@@ -449,12 +449,13 @@ impl Copying {
             pager.kill_tree(Why::NotServed);
             return;
         }
-        // This comes after `add_mm`. The monitor clears the mark of a process that shares with no
-        // other, and then looks again (`Sharing::update`).
+        // This comes after `add_mm`. The sharing thread clears the mark of a process that shares
+        // with no other, and then looks again (`sharing::count`).
         if !parent.related.load(Relaxed) {
             parent.discount.store(0, Relaxed);
         }
         parent.related.store(true, SeqCst);
+        pager.processes.sharing_begins.raise();
         pager.processes.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
         pager.processes.fork_seen.raise();
         pager.run.wake_monitor();

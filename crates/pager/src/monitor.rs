@@ -15,7 +15,7 @@ use crate::pressure::COUNT_EVERY;
 use crate::resize::Resize;
 use crate::seam::Process;
 use crate::shared_memory::SharedMemory;
-use crate::sharing::{self, Sharing};
+use crate::sharing;
 use crate::thrashing;
 use crate::unmanaged::Kind;
 use ebb_mm::types::{MmId, PAGE_SIZE};
@@ -63,7 +63,6 @@ pub struct Monitor {
     /// The youngest address space of the last census.
     youngest: MmId,
     running_counted: Instant,
-    sharing: Sharing,
     cpu_follow: Watch,
     resize: Resize,
     freezer: Freezer,
@@ -153,7 +152,6 @@ impl Monitor {
             census: now,
             youngest: MmId(0),
             running_counted: now,
-            sharing: Sharing::new(now),
             cpu_follow: Watch::new(now),
             resize: Resize::new(&pager.config),
             freezer: Freezer::default(),
@@ -177,10 +175,9 @@ impl Monitor {
         if due {
             self.take_census(&mms);
         }
-        let Self { pager, shared, freezer, sharing, .. } = self;
+        let Self { pager, shared, freezer, .. } = self;
         look_ahead(pager, shared, freezer, &mms);
         shared.walk(pager, freezer.is_settled());
-        sharing.update(pager, &mms, || look_ahead_again(pager, shared, freezer, &mms));
         self.cow_protect(&mms);
         let mut growing = Vec::new();
         for mm in &mms {

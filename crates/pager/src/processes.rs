@@ -25,8 +25,8 @@ use ebb_mm::folio::MM_END;
 use ebb_mm::types::MmId;
 use ebb_sys::lifeline::Lifeline;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Smallest number of an address space. The epoll keys of the wakeup eventfd and of the store take
@@ -42,9 +42,8 @@ pub struct Processes {
     pub fork_seen: Signal,
     /// Forked children that ask for an agent, or report that they will have none.
     pub candidates: Candidates,
-    /// Whether a process that shared pages has ended. The monitor must then count the sharing
-    /// again.
-    pub sharing_changed: AtomicBool,
+    /// Raised when a process begins to share pages ([`crate::sharing`]).
+    pub sharing_begins: Signal,
     pub program: AtomicU32,
     /// Process number of the supervisor.
     pub supervisor: u32,
@@ -63,7 +62,7 @@ impl Processes {
             forked: Mutex::default(),
             fork_seen: Signal::default(),
             candidates: Candidates::new()?,
-            sharing_changed: AtomicBool::new(false),
+            sharing_begins: Signal::default(),
             program: AtomicU32::new(0),
             supervisor,
             lineage: Lineage::new(config.root, config.tree)?,
@@ -99,9 +98,6 @@ impl Processes {
     /// Removes an address space.
     pub fn remove(&self, mm: &Arc<Mm>) {
         self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
-        if mm.related.load(Relaxed) {
-            self.sharing_changed.store(true, SeqCst);
-        }
         self.no_longer_waits(mm);
     }
 

@@ -11,7 +11,9 @@ use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
 use crate::processes::Processes;
 use crate::seam::{Clock, Machine};
-use crate::{faults, inject, lineage, listener, monitor, reclaim, report, slow_work, view};
+use crate::{
+    faults, inject, lineage, listener, monitor, reclaim, report, sharing, slow_work, view,
+};
 use ebb_agent::protocol::ENV_SOCKET;
 use ebb_swap::{Notice, Store};
 use ebb_sys::process;
@@ -313,6 +315,8 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
     run("faults", Box::new(move || faults::run(&shared, &pending)))?;
     let shared = pager.clone();
     run("kswapd", Box::new(move || reclaim::run(&shared)))?;
+    let shared = pager.clone();
+    run("sharing", Box::new(move || sharing::run(&shared)))?;
     let shared = pager.clone();
     run("monitor", Box::new(move || monitor::run(&shared)))?;
     let shared = pager.clone();

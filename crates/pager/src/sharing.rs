@@ -1,7 +1,7 @@
 //! Counts the pages that fork groups share, and so how much memory address spaces use.
 //!
 //! A page shared in a fork group is resident in each member and exists once. The kernel reports the
-//! share of each process (PSS), by a walk over its memory. So the monitor reads it now and then. In
+//! share of each process (PSS), by a walk over its memory. So a thread reads it now and then. In
 //! between an address space has a **discount**: the difference between its mapped pages and its
 //! share.
 //!
@@ -14,24 +14,24 @@
 //!   ended one. That process counts in full as a foreign process. The pages that the bound adds
 //!   belong to the largest member. If that is an unidentified child, they are compared with the
 //!   pages of the foreign processes. The child may be one of these, and would count twice.
-//! * SHARING-3: counting takes at most a quarter of the time. It runs at once when a member of a
-//!   fork group has ended.
+//! * SHARING-3: a thread of ordinary priority counts, for at most a quarter of the time. A walk
+//!   over gigabytes takes long, and waits for a thread that holds the lock of the memory map. The
+//!   monitor goes first on its CPU, so its walks would keep other programs from running.
 //!
-//! Part of the monitor thread. Takes no lock but that of the list of address spaces.
+//! Takes no lock but that of the list of address spaces.
 
 use crate::mm::Mm;
 use crate::pager::Pager;
 use ebb_mm::types::MmId;
+use ebb_sys::sched;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Time of the last count, and pause until the next.
-#[derive(Debug)]
-pub struct Sharing {
-    counted: Instant,
-    pause: Duration,
-}
+/// Pause between two counts of a small fork group.
+const PAUSE_MIN: Duration = Duration::from_millis(4);
+/// Pause while no address space shares pages.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Pages that address spaces use, each counted once.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -61,43 +61,41 @@ fn shares_fork_group(mm: &Mm, among: &[Arc<Mm>]) -> bool {
     among.iter().any(|other| other.id != mm.id && other.fork_group == mm.fork_group)
 }
 
-impl Sharing {
-    /// Creates the state before the first count.
-    pub fn new(now: Instant) -> Self {
-        Self { counted: now, pause: Duration::ZERO }
-    }
-
-    /// Counts if a count is due (SHARING-3). Calls `before` ahead of each walk, because a walk
-    /// waits for a lock of its address space.
-    pub fn update(&mut self, pager: &Pager, mms: &[Arc<Mm>], mut before: impl FnMut()) {
-        let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
-        let due = pager.clock.since(self.counted) >= self.pause
-            || pager.processes.sharing_changed.swap(false, Relaxed);
-        if related.is_empty() || !due {
-            return;
-        }
+/// Runs the thread.
+pub fn run(pager: &Pager) {
+    // A count of small processes is short, and others wait for it.
+    let _ = sched::run_soon(0);
+    loop {
         let began = pager.clock.now();
-        for mm in &related {
-            if !shares_fork_group(mm, mms) {
-                // The other members have ended or executed other programs.
-                mm.discount.store(0, Relaxed);
-                mm.related.store(false, SeqCst);
-                // It may have forked just now: a child is in the list before its parent is marked.
-                if shares_fork_group(mm, &pager.mms()) {
-                    mm.related.store(true, SeqCst);
-                }
-                continue;
-            }
-            let Some(process) = mm.process() else { continue };
-            before();
-            let whole = mm.resident_pages();
-            if let Ok(share) = process.proportional_anonymous_pages() {
-                mm.discount.store(whole.saturating_sub(share).cast_signed(), Relaxed);
-            }
+        let is_shared = count(pager, &pager.mms());
+        pager.host.sleep((pager.clock.since(began) * 3).max(PAUSE_MIN));
+        if !is_shared {
+            pager.host.wait(&pager.processes.sharing_begins, PAUSE_MAX);
         }
-        self.counted = pager.clock.now();
-        self.pause = pager.clock.since(began) * 3;
     }
+}
+
+/// Counts the shares. Returns false if no address space shares pages.
+pub fn count(pager: &Pager, mms: &[Arc<Mm>]) -> bool {
+    let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
+    for mm in &related {
+        if !shares_fork_group(mm, mms) {
+            // The other members have ended or executed other programs.
+            mm.discount.store(0, Relaxed);
+            mm.related.store(false, SeqCst);
+            // It may have forked just now: a child is in the list before its parent is marked.
+            if shares_fork_group(mm, &pager.mms()) {
+                mm.related.store(true, SeqCst);
+            }
+            continue;
+        }
+        let Some(process) = mm.process() else { continue };
+        let whole = mm.resident_pages();
+        if let Ok(share) = process.proportional_anonymous_pages() {
+            mm.discount.store(whole.saturating_sub(share).cast_signed(), Relaxed);
+        }
+    }
+    !related.is_empty()
 }
 
 /// Returns the pages that these address spaces use together.

@@ -21,6 +21,7 @@ use crate::pending::Pending;
 use crate::quiet::config;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
+use crate::sharing;
 use crate::slow_work;
 use ebb_mm::types::MmId;
 use ebb_swap::{Options, Store, parse_tiers};
@@ -351,6 +352,7 @@ impl Driver {
             4 if free => {
                 if let Ok(mut monitor) = self.monitor.try_borrow_mut() {
                     self.looks.set(self.looks.get() + 1);
+                    sharing::count(&self.pager, &self.pager.mms());
                     monitor.tick();
                 }
             }

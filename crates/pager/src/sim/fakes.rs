@@ -343,7 +343,8 @@ impl Process for FakeProcess {
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
-        let world = self.world.lock();
+        let mut world = self.world.lock();
+        world.walks += 1;
         let space = &world.spaces[self.id];
         let share = |page: &super::world::Page| 1.0 / Arc::strong_count(&page.frame) as f64;
         let pages = space.pages.values().filter(|page| !page.zero);

@@ -9,8 +9,9 @@ use crate::counters::Counters;
 use crate::fault_threads::epoll_key_uffd;
 use crate::link::UNREPORTED;
 use crate::mm::Mm;
+use crate::monitor::Monitor;
 use crate::reclaim::Reclaim;
-use crate::{fork, listener, slow_work};
+use crate::{fork, listener, sharing, slow_work};
 use ebb_mm::resident::{Arrival, Entry, FrameState, Space};
 use ebb_mm::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -315,6 +316,20 @@ fn unidentified_child() -> (Rc<Driver>, Arc<Mm>) {
     }
     let child = driver.pager.mm(MmId(id(1).expect("it is served"))).expect("it is there");
     (driver, child)
+}
+
+/// Shows that the monitor leaves walks over memory to another thread. It goes first on its CPU.
+/// Seven runs with forks took two CPUs from all other programs.
+#[test]
+fn the_monitor_walks_no_memory_to_count_shares() {
+    let (driver, _) = unidentified_child();
+    let mut monitor = Monitor::new(&driver.pager);
+    for _ in 0..10 {
+        monitor.tick();
+    }
+    assert_eq!(driver.world.lock().walks, 0);
+    assert!(sharing::count(&driver.pager, &driver.pager.mms()));
+    assert_eq!(driver.world.lock().walks, 1, "the parent; nobody knows the child");
 }
 
 /// Shows that a waiting fault is not answered without a check if the page map cannot be read. One

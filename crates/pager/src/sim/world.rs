@@ -265,6 +265,8 @@ pub struct World {
     pub identities_asked: u128,
     /// Number of requests for all processes; `opened` lists the processes inspected.
     pub trees_asked: u64,
+    /// Number of walks over the memory of a process.
+    pub walks: u64,
     pub opened: Vec<u32>,
     /// Number of calls in a thousand that fail for an unrelated reason.
     pub trouble: u64,
@@ -296,6 +298,7 @@ impl World {
             calm: true,
             identities_asked: 0,
             trees_asked: 0,
+            walks: 0,
             opened: Vec::new(),
             trouble: 0,
             splits: false,
