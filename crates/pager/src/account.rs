@@ -67,7 +67,7 @@ impl Account {
     /// Takes a sample of a fault now and then. The caller wakes the fault's thread next.
     pub fn look(&self, mm: &Mm, served: &Served, woken: u64) {
         if self.unseen.count_served(served, woken) {
-            self.unseen.turn(mm.pid(), served, self.began.ns_per_tick());
+            self.unseen.turn(mm.owner.pid(), served, self.began.ns_per_tick());
         }
     }
 

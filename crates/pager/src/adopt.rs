@@ -36,7 +36,6 @@ use ebb_mm::resident::{Arrival, Entry};
 use ebb_mm::types::Vpn;
 use ebb_sys::proc::Area;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Areas looked at in one hold of the lock: some ten microseconds.
 const AREAS_AT_ONCE: usize = 128;
@@ -91,7 +90,7 @@ fn register_areas(
                 // An area that cannot be registered as a whole may be registered in slices.
                 // `Uffd::register` unregisters a range that has huge pages by now. So the whole
                 // area is registered only while none of its pages is adopted.
-                let _ = mm.manage(area.start, area.end);
+                let _ = mm.uffd.manage(area.start, area.end);
             }
             // Unused address space may be terabytes. One hold scans `REACH_BYTES` at most.
             let end = area.end.min(first + REACH_BYTES);
@@ -231,14 +230,14 @@ fn unregistered<'a>(mm: &Mm, areas: &'a [Area], before: &mut dyn FnMut()) -> Opt
 /// Registers a range. Returns false if that fails, because the range may be unmapped or belong to
 /// another userfaultfd.
 fn register(mm: &Mm, state: &mut State, start: u64, end: u64) -> bool {
-    if !mm.manage(start, end) {
+    if !mm.uffd.manage(start, end) {
         return false;
     }
     for (start, end) in state.areas.missing(start, end) {
         state.areas.add(start, end);
     }
-    if mm.cow_protected.load(Relaxed)
-        && let Some(pins) = mm.link.get().and_then(Link::pins)
+    if mm.fork_group.is_cow_protected()
+        && let Some(pins) = mm.agent.link().and_then(Link::pins)
     {
         cow_protect::raise_range(&*mm.uffd, start, end, &pins);
     }

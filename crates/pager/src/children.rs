@@ -121,7 +121,7 @@ impl Candidate {
                 let reason = io::Error::from_raw_os_error(reason);
                 let name = self.mm.process().map_or_else(|| "?".to_owned(), |known| known.name());
                 let name = format!("{name}: {reason}");
-                pager.telemetry.unmanaged.met(pager, Kind::CannotJoin, self.mm.pid(), &name);
+                pager.telemetry.unmanaged.met(pager, Kind::CannotJoin, self.mm.owner.pid(), &name);
                 (0, None)
             }
         };
@@ -182,7 +182,7 @@ mod tests {
         };
         for answered in [false, true] {
             let (mm, caller) = (Arc::new(with_pool(Quiet::default())), make());
-            mm.note_call(&link, caller);
+            mm.calls.note(&link, caller);
             if answered {
                 link.answer(caller, 0);
             }
@@ -190,7 +190,7 @@ mod tests {
             assert_eq!(stage(), CALL_FREE);
         }
         let (mm, caller) = (Arc::new(with_pool(Quiet::default())), make());
-        mm.note_call(&link, caller);
+        mm.calls.note(&link, caller);
         make();
         pager.drop_mm(&mm);
         assert_eq!(stage(), CALL_MADE, "another child has taken the slot since");

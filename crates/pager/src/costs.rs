@@ -27,7 +27,7 @@ impl Cpu {
     /// Returns the CPU time of this run until now.
     pub fn of(pager: &Pager) -> Self {
         let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        let there: u64 = pager.mms().iter().map(|mm| mm.agent_ns.load(Relaxed)).sum();
+        let there: u64 = pager.mms().iter().map(|mm| mm.agent.cpu_ns.load(Relaxed)).sum();
         let mut cpu = Self {
             supervisor_us: sched::run_times(pager.processes.supervisor)
                 .map_or(0, |times| times.ran_ns / 1000),
@@ -78,7 +78,7 @@ impl Lost {
         let counters = &pager.telemetry.counters;
         let (mut calls, mut ticks) =
             (counters.lost_calls.load(Relaxed), counters.lost_ticks.load(Relaxed));
-        for (more, longer) in pager.mms().iter().filter_map(|mm| Some(mm.link.get()?.lost())) {
+        for (more, longer) in pager.mms().iter().filter_map(|mm| Some(mm.agent.link()?.lost())) {
             calls += more;
             ticks += longer;
         }

@@ -55,7 +55,7 @@ pub fn raise_range(uffd: &dyn AddressSpace, start: u64, end: u64, pins: &[u64]) 
 
 /// Write-protects a process that shares pages in its fork group. The monitor calls this.
 pub fn raise_all(mm: &Mm) {
-    let Some(link) = mm.link.get() else { return };
+    let Some(link) = mm.agent.link() else { return };
     let Some(pins) = link.pins() else { return };
     let areas = mm.lock().areas.clone();
     let all = areas.iter().all(|(start, end)| {
@@ -64,7 +64,7 @@ pub fn raise_all(mm: &Mm) {
     if !all {
         return;
     }
-    mm.cow_protected.store(true, Relaxed);
+    mm.fork_group.cow_protected.store(true, Relaxed);
     // These pages were pinned in between.
     let Some(now) = link.pins() else {
         for (from, to) in areas.iter().flat_map(|(start, end)| slices(mm, start, end)) {

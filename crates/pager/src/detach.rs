@@ -152,7 +152,7 @@ fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
 /// Fails if a process is stopped, because it cannot release its agent.
 fn all_run(processes: &Processes) -> Result<(), String> {
     match processes.mms().into_iter().find(|mm| mm.is_stopped()) {
-        Some(mm) => Err(format!("process {} is stopped: kill -CONT {0}", mm.pid())),
+        Some(mm) => Err(format!("process {} is stopped: kill -CONT {0}", mm.owner.pid())),
         None => Ok(()),
     }
 }
@@ -249,7 +249,7 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
             };
             away.retain(is_away);
         }
-        if away.is_empty() || !mm.is_alive() {
+        if away.is_empty() || !mm.uffd.is_alive() {
             return Ok(());
         }
         if away.len() < before {
@@ -258,7 +258,7 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
         } else if pager.clock.since(since) > LOOK_AFTER && forget_others(mm, &mut away) {
             continue;
         } else if wait.is_over(&pager.clock) {
-            let (pid, address) = (mm.pid(), away[0].address());
+            let (pid, address) = (mm.owner.pid(), away[0].address());
             return Err(format!(
                 "the pager cannot bring back the page at {address:#x} of process {pid}"
             ));
@@ -283,10 +283,10 @@ fn forget_others(mm: &Mm, away: &mut Vec<Vpn>) -> bool {
 
 /// Releases an address space whose pages are all in place, and its agent.
 fn release_process(pager: &Arc<Pager>, mm: Arc<Mm>) {
-    let (pid, agent) = (mm.pid(), mm.process().and_then(Process::agent));
+    let (pid, agent) = (mm.owner.pid(), mm.process().and_then(Process::agent));
     let is_there = |agent| mm.process().is_some_and(|process| process.has_thread(agent));
     mm.process().into_iter().for_each(Process::forget_thread);
-    if let Some(link) = mm.link.get() {
+    if let Some(link) = mm.agent.link() {
         while agent.is_some_and(is_there) && !link.detach() {
             pager.host.sleep(PAUSE);
         }
@@ -298,7 +298,7 @@ fn release_process(pager: &Arc<Pager>, mm: Arc<Mm>) {
         let state = mm.lock();
         (state.pool.start(), state.pool.end() - state.pool.start())
     };
-    let others = mm.link.get().or(mm.inherited.last()).map(Link::mapped_for_it);
+    let others = mm.agent.link().or(mm.calls.inherited.last()).map(Link::mapped_for_it);
     let mapped: Vec<_> = [pool].into_iter().chain(others.into_iter().flatten()).collect();
     pager.drop_mm(&mm);
     // The userfaultfd is closed with its last use. Until then, unmapping would wait for a reader of

@@ -42,7 +42,7 @@ use rustix::event::epoll;
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Time for which an additional fault thread still listens after it is no longer needed.
@@ -96,7 +96,7 @@ impl PageFault {
             protected,
             thread,
             since,
-            moment: mm.moment(),
+            moment: mm.age.moment(),
             asked,
             begun: Cell::new(0),
             got: Cell::new(0),
@@ -300,8 +300,8 @@ impl Server {
                 } else if token == epoll_key_link(mm.id) {
                     // The process ends or executes another program. The pager serves its pages
                     // until the address space is gone, because no thread may ever see a hole.
-                    mm.closing.store(true, SeqCst);
-                    self.pager.faults.unwatch(mm.link.get().and_then(Link::descriptor));
+                    mm.agent.close();
+                    self.pager.faults.unwatch(mm.agent.link().and_then(Link::descriptor));
                     self.pager.run.wake_monitor();
                 }
             }
@@ -316,7 +316,7 @@ impl Server {
             }
             let began = ticks::now();
             if self.pager.faults.cpu_follow.is_on() {
-                mm.watch_batch(BATCH_WATCH);
+                mm.state.watch_batch(BATCH_WATCH);
             }
             let Some(state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
             if state.ended {
@@ -336,7 +336,7 @@ impl Server {
                 Ok(_) if count == 0 => return,
                 Ok(_) => {}
                 Err(error) => {
-                    if mm.is_alive() {
+                    if mm.uffd.is_alive() {
                         // No thread would answer the faults of this address space any more.
                         self.pager.complain(&format!(
                             "cannot read a userfaultfd ({error}); the program is killed"
@@ -344,7 +344,7 @@ impl Server {
                         self.pager.kill_tree(Why::NotServed);
                     }
                     self.pager.faults.unwatch(mm.uffd.descriptor());
-                    mm.closing.store(true, SeqCst);
+                    mm.agent.close();
                     self.pager.run.monitor.raise();
                     return;
                 }
@@ -455,7 +455,7 @@ impl Server {
         let woken = ticks::now();
         for served in served.drain(..) {
             self.ledger.note(&served, woken);
-            mm.note_served(served.kind, ticks::since(served.read, woken));
+            mm.served.note(served.kind, ticks::since(served.read, woken));
             self.pager.telemetry.account.look(mm, &served, woken);
         }
     }
@@ -504,7 +504,7 @@ impl Server {
                         // A process that will have no agent gives nothing back, so it gets only the
                         // pages on which it faults.
                         if self.pager.config.readahead_pages > 0
-                            && (mm.has_agent() || mm.is_starting()) =>
+                            && (mm.agent.is_there() || mm.agent.is_starting()) =>
                     {
                         state.space.miss(vpn)
                     }
@@ -542,17 +542,16 @@ impl Server {
         let us = self.pager.resident().zone.penalty_us();
         // A recalled thread has paused before. A second pause could keep it from ever making
         // progress.
-        let exempt = mm.is_starting()
-            || mm.has_recalled()
-            || mm.link.get().is_some_and(|link| link.thread() == fault.thread);
+        let exempt =
+            mm.agent.is_starting() || mm.stall.has_recalled() || mm.agent.is_thread(fault.thread);
         if us == 0 || exempt {
             return None;
         }
-        let owed = mm.owed_us.fetch_add(us, Relaxed) + us;
+        let owed = mm.stall.owed_us.fetch_add(us, Relaxed) + us;
         if owed < PAUSE_MIN_US {
             return None;
         }
-        mm.owed_us.store(0, Relaxed);
+        mm.stall.owed_us.store(0, Relaxed);
         let pause = owed.min(PAUSE_MAX_US);
         counters::add(&self.pager.telemetry.counters.throttled_us, pause);
         Some(fault.since + Duration::from_micros(pause))
@@ -593,7 +592,7 @@ impl Server {
         for fault in pending_state.deferred.iter().filter(|fault| fault.refused.get()) {
             count += 1;
             oldest = oldest.into_iter().chain([fault.moment]).min();
-            fault.mm.note_refused();
+            fault.mm.stall.note_refused();
         }
         let oldest = oldest.map_or(0, Moment::ms);
         self.pager.budget.memory_stalled_since_ms.store(oldest, Relaxed);
@@ -650,7 +649,7 @@ impl Server {
     fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
         let Some(charge) = self.try_charge_fault(mm, fault) else { return Answer::Later };
         self.give_back(charge);
-        mm.add_recalled();
+        mm.stall.add_recalled();
         self.not_placed(mm, state, fault, PlaceError::Exists)
     }
 
@@ -675,7 +674,7 @@ impl Server {
 
     /// Charges one page to the budget. A recalled thread has found room before, and needs none now.
     pub fn charge(&mut self, mm: &Mm, fault: &PageFault) -> Option<Charge> {
-        if mm.take_recalled() {
+        if mm.stall.take_recalled() {
             return Some(self.pager.resident().zone.charge(1));
         }
         self.try_charge_fault(mm, fault)
@@ -694,7 +693,7 @@ impl Server {
         };
         if charge.is_none()
             && (self.may_take_extra_page() && mm.take_extra_page()
-                || mm.link.get().is_some_and(|link| link.thread() == fault.thread))
+                || mm.agent.is_thread(fault.thread))
         {
             charge = Some(self.pager.resident().zone.charge(1));
         }
@@ -810,7 +809,7 @@ impl Server {
                     mm.place(&mut resident.zone, charge);
                     resident.map(&mut state.space, vpn, Arrival::Fresh, None);
                     counters::count(&self.pager.telemetry.counters.faults_fresh);
-                } else if known && mm.related.load(Relaxed) {
+                } else if known && mm.fork_group.is_related() {
                     mm.note_copied(&mut resident.zone, charge);
                     counters::count(&self.pager.telemetry.counters.faults_copied);
                 } else {
@@ -860,7 +859,7 @@ impl Server {
                 Answer::Given
             }
             PlaceError::Dead => {
-                mm.closing.store(true, SeqCst);
+                mm.agent.close();
                 self.pager.run.monitor.raise();
                 Answer::Given
             }
@@ -890,19 +889,19 @@ impl Server {
         fault.begun.set(ticks::now());
         let page = &mut self.buffer[..];
         // The process of a child that has not asked for an agent is not identified yet.
-        if mm.process().is_none() && mm.begin_search(fault.moment) {
+        if mm.process().is_none() && mm.owner.begin_search(fault.moment) {
             self.pending.send(SlowWork::Seek(mm.clone()));
         }
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
             self.give_back(charge);
-            if !mm.is_alive() {
+            if !mm.uffd.is_alive() {
                 return Answer::Given;
             }
             // The process is identified when it says hello, or at the next fault of one of its own
             // threads. It stays unidentified if it has hidden itself.
             let waited = self.pager.clock.moment().since(fault.moment);
             let hopeless =
-                Patience::Unreadable.is_over(waited) && mm.is_unknown_since(fault.moment);
+                Patience::Unreadable.is_over(waited) && mm.owner.is_unknown_since(fault.moment);
             return if hopeless {
                 self.lost(mm, state, fault, UNREADABLE_TEXT)
             } else {
@@ -935,16 +934,16 @@ impl Server {
     /// Handles a call by a thread, which waits for the answer. A child without an agent calls
     /// through the link of an ancestor.
     fn answer_call(&self, mm: &Arc<Mm>, state: &mut State, doorbell: usize) {
-        let certain = mm.calls(doorbell).take(2).count() == 1;
-        for (line, caller, ask) in mm.calls(doorbell) {
-            if certain && mm.link.get().is_none() {
-                mm.note_line(line);
+        let certain = mm.calls.made(mm.agent.link(), doorbell).take(2).count() == 1;
+        for (line, caller, ask) in mm.calls.made(mm.agent.link(), doorbell) {
+            if certain && mm.agent.link().is_none() {
+                mm.calls.note_line(line);
             }
             match ask {
                 Ask::Manage { start, end } => {
                     // If the area cannot be registered now, the monitor finds it later.
                     for (start, end) in state.areas.missing(start, end) {
-                        if mm.manage(start, end) {
+                        if mm.uffd.manage(start, end) {
                             state.areas.add(start, end);
                         }
                     }
@@ -954,10 +953,10 @@ impl Server {
                 // reports this waits only for an answer.
                 Ask::Join(JoinRequest::CannotJoin { .. }) if !certain => line.answer(caller, 0),
                 Ask::Join(request) => {
-                    mm.note_call(line, caller);
+                    mm.calls.note(line, caller);
                     match request {
-                        JoinRequest::Join { .. } => mm.note_asked(),
-                        JoinRequest::CannotJoin { .. } => mm.without_agent.store(true, SeqCst),
+                        JoinRequest::Join { .. } => mm.agent.ask(),
+                        JoinRequest::CannotJoin { .. } => mm.agent.decline(),
                     }
                     let (mm, line) = (mm.clone(), line.clone());
                     let candidate = Candidate { mm, request, line, caller, certain };

@@ -44,7 +44,7 @@ impl Following {
             Event::Unmap { start, end } => {
                 state.areas.remove(start, end);
                 state.executable.remove(start, end);
-                if let Some(link) = mm.link.get() {
+                if let Some(link) = mm.agent.link() {
                     link.unpin(start >> 12, end >> 12);
                 }
                 Self::Leave(Leaving::begin(mm, state, (start, end), None))
@@ -86,7 +86,7 @@ impl Following {
 
     /// Follows a slice of the message. Returns true if that was the last.
     pub fn go_on(&mut self, pager: &Pager, state: &mut State) -> bool {
-        self.mm().note_followed();
+        self.mm().stillness.note_followed();
         match self {
             Self::Fork(copying) => copying.go_on(pager, state),
             Self::Leave(leaving) => leaving.go_on(&pager.budget, state),
@@ -114,11 +114,11 @@ impl Following {
 /// Begins or ends the time in which nothing else of an address space changes (ORD-6).
 pub fn still(mm: &Mm, state: &mut State, still: bool) {
     state.following_message = still && !is_broken(Rule::Ord6);
-    mm.note_still(still);
+    mm.stillness.note(still);
     if still {
         state.reads_blocked = !is_broken(Rule::Ord6);
     } else {
-        mm.end_batch(state);
+        mm.state.end_batch(state);
     }
 }
 

@@ -225,13 +225,13 @@ impl ForeignProcesses {
         let kept_waiting = inject::is_kept_waiting();
         // Without hooks a forked child does not join by itself (FOREIGN-4).
         let joins = |mm: &Mm| !mm.needs_injection();
-        let is = |mm: &Mm, pid| !mm.closing.load(Relaxed) && mm.pid() == pid && joins(mm);
+        let is = |mm: &Mm, pid| !mm.agent.is_closing() && mm.owner.pid() == pid && joins(mm);
         let known = |pid: &u32| mms.iter().any(|mm| is(mm, *pid));
         let there: Vec<u32> = tree.iter().copied().filter(|pid| !known(pid)).collect();
         self.known.retain(|pid, _| there.contains(pid));
         let mut old = Vec::new();
         for &pid in &there {
-            let lenders = || mms.iter().map(|mm| mm.pid()).filter(|&other| other != pid);
+            let lenders = || mms.iter().map(|mm| mm.owner.pid()).filter(|&other| other != pid);
             let parent = proc::parent(pid).unwrap_or(0);
             let has_parent = there.contains(&parent) || known(&parent);
             if let Some(process) = self.known.get_mut(&pid) {
@@ -273,8 +273,8 @@ impl ForeignProcesses {
     /// Returns the number of pages of foreign processes and of unidentified forked children.
     /// `fork_groups` knows the latter (FOREIGN-2).
     pub fn pages(&self, telemetry: &Telemetry, mms: &[Arc<Mm>], fork_groups: &Holdings) -> u64 {
-        let starting = mms.iter().any(|mm| mm.is_starting());
-        let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
+        let starting = mms.iter().any(|mm| mm.agent.is_starting());
+        let joined = |pid: &u32| mms.iter().any(|mm| mm.owner.pid() == *pid);
         let mut held = ForeignPages::default();
         for (_, process) in self.known.iter().filter(|(pid, _)| !joined(pid)) {
             // A child with all of its parent's pages may have none of its own.

@@ -101,7 +101,7 @@ fn prove(pager: &Pager, mm: &Mm, state: &mut State, pid: u32) {
         && let Ok(process) = pager.host.open(pid)
         && identity.is_seen_by(&*process)
     {
-        mm.set_process(process);
+        mm.owner.identify(process);
     }
 }
 
@@ -154,7 +154,7 @@ pub fn find_process(pager: &Pager, mm: &Mm, thread: Option<u32>) -> Option<bool>
     let said = thread.and_then(|thread| pager.host.child_of(thread, &known(&pager.processes)));
     let found = said.and_then(|pid| who_sees(&*pager.host, &identity, &[pid]));
     if let Some(process) = found.or_else(|| who_sees(&*pager.host, &identity, &unknown(pager))) {
-        mm.set_process(process);
+        mm.owner.identify(process);
     }
     // Another thread may have identified it meanwhile, and then the search skipped it.
     Some(mm.process().is_some())
@@ -399,7 +399,7 @@ impl Copying {
     /// because the parent runs, too.
     fn begin_cow_protect(&self, pager: &Pager) -> Next {
         let needed = cow_protect::is_needed(pager, self.resident());
-        let pins = needed.then(|| self.parent.pins_of_child()).flatten();
+        let pins = needed.then(|| self.parent.agent.pins_of_child()).flatten();
         pins.map_or(Next::End, |pins| Next::CowProtect(0, pins))
     }
 
@@ -435,12 +435,12 @@ impl Copying {
         // All pages count as shared with the parent until the next count. That includes the
         // parent's pages in areas that are not registered yet.
         let shared = (resident - self.identity_pages).max(parent.resident_pages());
-        child.discount.store(shared.cast_signed(), Relaxed);
+        child.fork_group.discount.store(shared.cast_signed(), Relaxed);
         pager.resident().zone.add_resident(self.identity_pages);
-        child.cow_protected.store(self.cow_protected, Relaxed);
+        child.fork_group.cow_protected.store(self.cow_protected, Relaxed);
         // From now on both processes may copy pages. Pages that the parent got after its last
         // protection are not write-protected in it.
-        parent.cow_protected.store(false, Relaxed);
+        parent.fork_group.cow_protected.store(false, Relaxed);
         following::still(parent, state, false);
         if let Err(error) = pager.add_mm(&child) {
             pager.complain(&format!(
@@ -451,10 +451,10 @@ impl Copying {
         }
         // This comes after `add_mm`. The sharing thread clears the mark of a process that shares
         // with no other, and then looks again (`sharing::count`).
-        if !parent.related.load(Relaxed) {
-            parent.discount.store(0, Relaxed);
+        if !parent.fork_group.is_related() {
+            parent.fork_group.discount.store(0, Relaxed);
         }
-        parent.related.store(true, SeqCst);
+        parent.fork_group.related.store(true, SeqCst);
         pager.processes.sharing_begins.raise();
         pager.processes.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
         pager.processes.fork_seen.raise();
@@ -476,7 +476,7 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     let mut seen = process.passing().or_else(sees);
     // The process has forked and ended. Its number vanishes before its memory does.
     let wait = Wait::new(&pager.clock, Patience::Passing);
-    while seen.is_err() && parent.is_alive() && !wait.is_over(&pager.clock) {
+    while seen.is_err() && parent.uffd.is_alive() && !wait.is_over(&pager.clock) {
         pager.host.sleep(END_PAUSE);
         seen = process.passing().or_else(sees);
     }
@@ -484,8 +484,8 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
         Ok(passing) => Some(passing),
         // The store may have pages of the parent that the child must not see.
         Err(error) => {
-            if parent.is_alive() {
-                let pid = parent.pid();
+            if parent.uffd.is_alive() {
+                let pid = parent.owner.pid();
                 pager.complain(&format!(
                     "cannot read which areas process {pid} passes to its child ({error}); the program is killed"
                 ));

@@ -339,7 +339,7 @@ mod tests {
         // This thread runs. The first thread of the process stands for its agent.
         let process = Known::open(std::process::id()).unwrap();
         process.note_thread(std::process::id());
-        mm.set_process(Box::new(process));
+        mm.owner.identify(Box::new(process));
         let mut freezer = Freezer { spares: Some((true, pager.clock.now())), ..Freezer::default() };
         pager.clock.advance(Duration::from_millis(100));
         let waiting =

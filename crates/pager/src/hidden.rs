@@ -26,7 +26,7 @@ use ebb_sys::anon::PageBuffer;
 
 /// Returns whether children of `parent` would be hidden.
 pub fn is_hidden(parent: &Mm) -> bool {
-    parent.process().is_some_and(Process::is_hidden) && parent.is_alive()
+    parent.process().is_some_and(Process::is_hidden) && parent.uffd.is_alive()
 }
 
 /// Stores one batch of `standby` pages of a child that is not served yet (HIDDEN-1). Returns their
@@ -90,7 +90,7 @@ fn read_all(pager: &Pager, process: &Mm, addresses: &[u64], pages: &mut [Page]) 
         if got > 0 {
             continue;
         }
-        if wait.is_over(&pager.clock) || !process.is_alive() {
+        if wait.is_over(&pager.clock) || !process.uffd.is_alive() {
             at += 1;
         } else {
             pager.host.sleep(BEAT);

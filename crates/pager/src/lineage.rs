@@ -157,8 +157,8 @@ pub fn tree(processes: &Processes) -> Vec<u32> {
         }
     };
     add(processes.lineage.roots(processes.supervisor));
-    for mm in processes.mms().iter().filter(|mm| mm.pid() != 0) {
-        add(vec![mm.pid()]);
+    for mm in processes.mms().iter().filter(|mm| mm.owner.pid() != 0) {
+        add(vec![mm.owner.pid()]);
     }
     processes.lineage.note(&found);
     found

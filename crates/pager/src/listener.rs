@@ -193,7 +193,7 @@ fn hello(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> 
         // The process ended, executed another program, or lost its agent before its hello.
         Some(0) => {
             if let Some(child) = &caller.child {
-                child.note_hung_up();
+                child.agent.take_back();
             }
             Ok(None)
         }
@@ -287,18 +287,18 @@ pub fn add_program(
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()).without_hooks(lacks_hooks));
     // The process that connected need not be the owner of the userfaultfd.
     if !confirm_process(pager, &mm, &*process) {
-        let has_ended = !mm.is_alive();
+        let has_ended = !mm.uffd.is_alive();
         // Takes the identity page off the counts, because the pager does not manage its address
         // space.
-        let known = mm.known.load(Relaxed);
-        mm.note_gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
+        let known = mm.pages.known();
+        mm.note_gone(&mut pager.resident().zone, known);
         return Err(if has_ended {
             Errno::SRCH.into()
         } else {
             std::io::Error::other("its userfaultfd is another process's")
         });
     }
-    mm.set_process(process);
+    mm.owner.identify(process);
     counters::count(&pager.telemetry.counters.processes);
     pager.add_mm(&mm)?;
     Ok(mm)
@@ -314,7 +314,7 @@ fn open_line(
     let tie = mm.process().map_or(Ok(None), |process| process.tie(&pager.processes.lifeline))?;
     let line = connection.into_line()?;
     let link = Link::new(line.clone(), pager.clock.clone());
-    link.pin(mm.inherited_pins.as_deref());
+    link.pin(mm.agent.inherited_pins.as_deref());
     link.set_far(pager.run.is_far.load(SeqCst));
     if pager.run.no_huge_pages.load(Relaxed) {
         link.send_no_huge_pages();
@@ -357,7 +357,7 @@ fn welcome(
     mm: &Arc<Mm>,
     connection: Box<dyn Connection>,
 ) -> std::io::Result<()> {
-    if mm.link.get().is_some() {
+    if mm.agent.link().is_some() {
         return refuse(&*connection);
     }
     pager.processes.no_longer_waits(mm);
@@ -367,7 +367,7 @@ fn welcome(
 /// Assigns `process` to a forked child that has said hello.
 pub fn adopt(processes: &Processes, mm: &Arc<Mm>, process: Box<dyn Process>) {
     processes.no_longer_waits(mm);
-    mm.set_process(process);
+    mm.owner.identify(process);
 }
 
 /// Waits for a forked child that has not said hello and is not in `foreign`, and returns it. The
@@ -490,15 +490,15 @@ mod tests {
         let pager = Arc::new(quiet::pager_by(Clock::simulated()));
         let child = Arc::new(quiet::with_pool_by(quiet::Quiet::default(), pager.clock.clone()));
         pager.clock.advance(Duration::from_secs(3));
-        child.note_asked();
+        child.agent.ask();
         let (connection, other) = Socket::pair().expect("two sockets");
         let wait = Wait::new(&pager.clock, Patience::Hello);
         let child_of = Some(child.clone());
         let caller = Caller { connection: Box::new(connection), wait, child: child_of };
-        assert!(child.is_starting());
+        assert!(child.agent.is_starting());
         drop(other);
         assert!(matches!(hello(&pager, caller), Ok(None)));
-        assert!(!child.is_starting());
+        assert!(!child.agent.is_starting());
     }
 
     #[test]

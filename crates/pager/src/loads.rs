@@ -20,7 +20,6 @@ use ebb_sys::ticks;
 use ebb_sys::uffd::PlaceError;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -272,10 +271,10 @@ impl Server {
         counters::count(&self.pager.telemetry.counters.poisoned);
         // Several threads may each meet a lost page before the first has died. One line per process
         // is enough.
-        if !mm.reported_lost.swap(true, Relaxed) {
+        if mm.served.note_lost() {
             self.pager.complain(&format!(
                 "a stored page of process {} is lost ({why}); touching it is a bus error (SIGBUS)",
-                mm.pid()
+                mm.owner.pid()
             ));
         }
         Answer::Given

@@ -9,7 +9,8 @@ use crate::cow_protect;
 use crate::cpu_follow::Watch;
 use crate::foreign::ForeignProcesses;
 use crate::freezer::Freezer;
-use crate::mm::Mm;
+use crate::link::Link;
+use crate::mm::{Agent, Mm};
 use crate::pager::Pager;
 use crate::pressure::COUNT_EVERY;
 use crate::resize::Resize;
@@ -22,7 +23,6 @@ use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_sys::proc;
 use ebb_sys::sched;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -97,11 +97,6 @@ pub fn run(pager: &Arc<Pager>) {
     }
 }
 
-/// Returns how many of a process's resident pages the pager does not know.
-fn unknown_pages(mm: &Mm, resident: u64) -> u64 {
-    resident.saturating_sub(u64::try_from(mm.known.load(Relaxed)).unwrap_or(0))
-}
-
 /// Freezes the processes that map more and more shared memory, if that may exceed the budget by
 /// now. Called before each step that waits for locks of the processes that fill shared memory.
 fn look_ahead(pager: &Pager, shared: &mut SharedMemory, freezer: &mut Freezer, mms: &[Arc<Mm>]) {
@@ -170,7 +165,7 @@ impl Monitor {
         let pause = if killing { KILL_AGAIN } else { CENSUS };
         let due = self.pager.clock.since(self.census) > pause || self.is_child_unmet(&mms);
         // Each address space takes a descriptor and a place among the parent's calls.
-        let is_crowded = mms.iter().filter(|mm| mm.link.get().is_none()).count() > YOUNG_MAX;
+        let is_crowded = mms.iter().filter(|mm| mm.agent.link().is_none()).count() > YOUNG_MAX;
         self.reap(&mms, due || is_crowded);
         if due {
             self.take_census(&mms);
@@ -183,8 +178,9 @@ impl Monitor {
         for mm in &mms {
             let resident = mm.resident_pages();
             // The kernel copies pages shared in a fork group without a message.
-            let grows = unknown_pages(mm, resident) > UNKNOWN_PAGES_MAX || mm.related.load(Relaxed);
-            if let Some(link) = mm.link.get() {
+            let grows =
+                mm.pages.unknown_of(resident) > UNKNOWN_PAGES_MAX || mm.fork_group.is_related();
+            if let Some(link) = mm.agent.link() {
                 if !self.pager.run.is_far.load(Relaxed) {
                     link.set_far(false);
                 }
@@ -213,7 +209,8 @@ impl Monitor {
     /// children that do not join by themselves count (FOREIGN-4 in `foreign.rs`). Pages that such a
     /// child fills before it has an agent and is frozen cannot leave.
     fn is_child_unmet(&self, mms: &[Arc<Mm>]) -> bool {
-        let unmet = |mm: &Mm| mm.lacks_hooks() && mm.link.get().is_none() && mm.id > self.youngest;
+        let unmet =
+            |mm: &Mm| mm.agent.lacks_hooks && mm.agent.link().is_none() && mm.id > self.youngest;
         self.pager.run.managing.load(Relaxed) && mms.iter().any(|mm| unmet(mm))
     }
 
@@ -221,9 +218,9 @@ impl Monitor {
     fn place_agents(&self, mms: &[Arc<Mm>]) {
         let cpu_follow = &self.pager.faults.cpu_follow;
         let reserved = cpu_follow.reserved();
-        for mm in mms.iter().filter(|mm| mm.agent_off.load(Relaxed) != reserved) {
+        for mm in mms.iter().filter(|mm| mm.agent.kept_off.load(Relaxed) != reserved) {
             if let Some(agent) = mm.process().and_then(Process::agent) {
-                mm.agent_off.store(reserved, Relaxed);
+                mm.agent.kept_off.store(reserved, Relaxed);
                 cpu_follow.keep_off(agent, reserved);
             }
         }
@@ -260,10 +257,10 @@ impl Monitor {
     /// `look`.
     fn reap(&self, mms: &[Arc<Mm>], look: bool) {
         for mm in mms {
-            let orphan = mm.link.get().is_none() && look;
+            let orphan = mm.agent.link().is_none() && look;
             // A child may still have to inherit from the address space.
-            if (mm.closing.load(Relaxed) || orphan)
-                && !mm.is_alive()
+            if (mm.agent.is_closing() || orphan)
+                && !mm.uffd.is_alive()
                 && !mm.lock().following_message
             {
                 self.pager.drop_mm(mm);
@@ -275,12 +272,12 @@ impl Monitor {
         self.census = self.pager.clock.now();
         self.youngest = mms.iter().map(|mm| mm.id).max().unwrap_or(self.youngest);
         if self.pager.run.killing.load(Relaxed) {
-            mms.iter().for_each(|mm| mm.mark_ended());
+            mms.iter().for_each(|mm| mm.lines().for_each(Link::end));
             self.pager.host.kill_tree(&self.pager.processes);
         }
-        mms.iter().for_each(|mm| mm.sweep_slots());
+        mms.iter().for_each(|mm| mm.lines().for_each(Link::sweep_slots));
         for mm in mms {
-            if let Some(link) = mm.link.get()
+            if let Some(link) = mm.agent.link()
                 && let Some(code) = mm.process().and_then(Process::exit_code_of_leader)
             {
                 link.leave(code);
@@ -288,7 +285,7 @@ impl Monitor {
         }
         for mm in mms {
             if let Some(times) = mm.process().and_then(Process::agent).and_then(sched::run_times) {
-                mm.agent_ns.store(times.ran_ns, Relaxed);
+                mm.agent.cpu_ns.store(times.ran_ns, Relaxed);
             }
         }
         let tree = self.pager.host.tree(&self.pager.processes);
@@ -296,11 +293,12 @@ impl Monitor {
         self.foreign.update(&self.pager, &tree, mms);
         self.shared.update(&self.pager, &tree, mms);
         self.thrashing.look(&self.pager);
-        let held = |which: &AtomicBool, mm: &Mm| which.load(Relaxed).then(|| mm.resident_pages());
-        let without_agent = mms.iter().filter_map(|mm| held(&mm.without_agent, mm)).sum();
-        self.pager.telemetry.unmanaged.hold(Kind::CannotJoin, without_agent);
-        let stuck = mms.iter().filter_map(|mm| held(&mm.reported_stuck, mm)).sum();
-        self.pager.telemetry.unmanaged.hold(Kind::Pinned, stuck);
+        let held = |which: fn(&Agent) -> bool| {
+            mms.iter().filter(|mm| which(&mm.agent)).map(|mm| mm.resident_pages()).sum()
+        };
+        let unmanaged = &self.pager.telemetry.unmanaged;
+        unmanaged.hold(Kind::CannotJoin, held(Agent::has_declined));
+        unmanaged.hold(Kind::Pinned, held(Agent::is_stuck));
     }
 
     /// Counts the running threads. Memory pressure is full while no thread runs.
@@ -320,9 +318,12 @@ impl Monitor {
     /// them.
     fn cow_protect(&self, mms: &[Arc<Mm>]) {
         let unprotected =
-            |mm: &&Arc<Mm>| mm.related.load(Relaxed) && !mm.cow_protected.load(Relaxed);
-        let copies: i64 =
-            mms.iter().filter(unprotected).map(|mm| mm.discount.load(Relaxed).max(0)).sum();
+            |mm: &&Arc<Mm>| mm.fork_group.is_related() && !mm.fork_group.is_cow_protected();
+        let copies: i64 = mms
+            .iter()
+            .filter(unprotected)
+            .map(|mm| mm.fork_group.discount.load(Relaxed).max(0))
+            .sum();
         let copies = copies.cast_unsigned();
         if copies > 0 && cow_protect::is_needed(&self.pager, copies) {
             mms.iter().filter(unprotected).for_each(|mm| cow_protect::raise_all(mm));
@@ -333,28 +334,28 @@ impl Monitor {
     /// Returns false if a thread of the program is moving areas; the program must not be frozen
     /// then.
     fn manage(&mut self, mm: &Arc<Mm>, resident: u64) -> bool {
-        let Some(link) = mm.link.get() else { return true };
+        let Some(link) = mm.agent.link() else { return true };
         link.managing();
-        if link.pins_everything() && !mm.reported_stuck.swap(true, Relaxed) {
+        if link.pins_everything() && mm.agent.note_stuck() {
             let name = mm.process().map_or_else(|| "?".to_owned(), Process::name);
-            self.pager.telemetry.unmanaged.met(&self.pager, Kind::Pinned, mm.pid(), &name);
+            self.pager.telemetry.unmanaged.met(&self.pager, Kind::Pinned, mm.owner.pid(), &name);
         }
-        let unknown = unknown_pages(mm, resident);
+        let unknown = mm.pages.unknown_of(resident);
         let memory_stalled = self.pager.budget.memory_stalled.load(Relaxed) > 0;
         let few = if memory_stalled { 0 } else { UNKNOWN_PAGES_MAX };
-        let enough = mm.unknown.load(Relaxed) + few;
+        let enough = mm.pages.unknown() + few;
         let more = unknown > enough;
         if !more {
-            mm.unknown.fetch_min(unknown, Relaxed);
+            mm.pages.note_unknown(unknown);
         }
         // Unknown pages that no reading of the areas has found may be strays (ADOPT-4).
         let wanted = (memory_stalled || self.freezer.is_on())
             && unknown > UNKNOWN_PAGES_MAX
-            && mm.are_strays_due();
+            && mm.pages.are_strays_due();
         if !more && !wanted {
             return true;
         }
-        let Some(process) = mm.process().filter(|_| !mm.closing.load(Relaxed)) else { return true };
+        let Some(process) = mm.process().filter(|_| !mm.agent.is_closing()) else { return true };
         // A thread that moves areas is done soon, unless it is frozen.
         if !link.try_map() {
             self.freezer.release_all(&self.pager);
@@ -367,7 +368,7 @@ impl Monitor {
         let mut before = || {
             let now = mm.resident_pages();
             let room = is_roomy(now);
-            if unknown_pages(mm, now) > if room { HELD_PAGES_MIN } else { UNKNOWN_PAGES_MAX } {
+            if mm.pages.unknown_of(now) > if room { HELD_PAGES_MIN } else { UNKNOWN_PAGES_MAX } {
                 freezer.freeze_in_turns(pager, mm, room);
             }
         };
@@ -383,10 +384,10 @@ impl Monitor {
                 learnt = learnt.and_then(rest);
             }
         }
-        if learnt == Some(0) && unknown > UNKNOWN_PAGES_MAX && mm.are_strays_due() {
+        if learnt == Some(0) && unknown > UNKNOWN_PAGES_MAX && mm.pages.are_strays_due() {
             let began = pager.clock.now();
             learnt = adopt::strays(pager, mm, process, &mut before);
-            mm.note_stray_search(pager.clock.since(began));
+            mm.pages.note_stray_search(pager.clock.since(began));
         }
         if is_roomy(mm.resident_pages()) {
             freezer.release_all(pager);
@@ -397,7 +398,7 @@ impl Monitor {
             // later may lie in areas mapped later. If they counted as unmanageable, the monitor
             // would never check them again. A frozen program with such pages would then be killed
             // as out of memory.
-            mm.note_area_search(unknown.saturating_sub(learnt), is_all);
+            mm.pages.note_area_search(unknown.saturating_sub(learnt), is_all);
         }
         true
     }

@@ -105,7 +105,7 @@ impl Pager {
 
     /// Sets the link to the agent of an address space.
     pub fn set_link(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
-        let link = mm.link.get_or_init(|| link);
+        let link = mm.agent.join(link);
         if self.run.killing.load(SeqCst) {
             link.end();
         }
@@ -115,15 +115,15 @@ impl Pager {
     /// Removes an address space that has ended or that a detach gives back.
     pub fn drop_mm(&self, mm: &Arc<Mm>) {
         self.faults.unwatch(mm.uffd.descriptor());
-        self.faults.unwatch(mm.link.get().and_then(Link::descriptor));
+        self.faults.unwatch(mm.agent.link().and_then(Link::descriptor));
         let mut dropped = Dropped::default();
         {
             let mut state = mm.lock();
             state.ended = true;
-            mm.end_batch(&mut state);
+            mm.state.end_batch(&mut state);
         }
         // No thread notes a call any more.
-        mm.free_calls();
+        mm.calls.free();
         // One slice at a time, because faults of other address spaces need the lock of the resident
         // set.
         loop {
@@ -132,13 +132,13 @@ impl Pager {
             self.resident().forget_range(&mut state.space, start, end, &mut dropped);
         }
         // Takes all pages of the address space off the counts (CHARGES-2).
-        let known = mm.known.load(Relaxed);
-        mm.note_gone(&mut self.resident().zone, known.max(0).unsigned_abs());
+        let known = mm.pages.known();
+        mm.note_gone(&mut self.resident().zone, known);
         let counters = &self.telemetry.counters;
-        counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
-        counters.longest_run.fetch_max(mm.longest_run_ns(), Relaxed);
-        counters::add(&counters.agents_ns, mm.agent_ns.load(Relaxed));
-        let (calls, ticks) = mm.link.get().map_or((0, 0), Link::lost);
+        counters.longest_hold.fetch_max(mm.state.longest_hold_ns(), Relaxed);
+        counters.longest_run.fetch_max(mm.state.longest_run_ns(), Relaxed);
+        counters::add(&counters.agents_ns, mm.agent.cpu_ns.load(Relaxed));
+        let (calls, ticks) = mm.agent.link().map_or((0, 0), Link::lost);
         counters::add(&counters.lost_calls, calls);
         counters::add(&counters.lost_ticks, ticks);
         self.processes.remove(mm);
@@ -169,7 +169,7 @@ impl Pager {
             self.note_run(&Event::Killed { why });
         }
         // A thread of a process that the kill has missed ends the process instead of forking.
-        self.mms().iter().for_each(|mm| mm.mark_ended());
+        self.mms().iter().for_each(|mm| mm.lines().for_each(Link::end));
         self.host.kill_tree(&self.processes);
     }
 }

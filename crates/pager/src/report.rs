@@ -2,7 +2,7 @@
 
 use crate::config::{ReportFormat, ReportTo};
 use crate::costs::{Cpu, Lost};
-use crate::mm::Mm;
+use crate::mm::StateLock;
 use crate::pager::Pager;
 use crate::processes::Processes;
 use crate::{sampling, thrashing, unmanaged};
@@ -225,8 +225,12 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
             p50_ns: stages.all.p50_ns,
             p99_ns: stages.all.p99_ns,
         },
-        longest_hold_us: longest_us(processes, Mm::longest_hold_ns, &counters.longest_hold),
-        longest_hold_cpu_us: longest_us(processes, Mm::longest_run_ns, &counters.longest_run),
+        longest_hold_us: longest_us(processes, StateLock::longest_hold_ns, &counters.longest_hold),
+        longest_hold_cpu_us: longest_us(
+            processes,
+            StateLock::longest_run_ns,
+            &counters.longest_run,
+        ),
         longest_freeze_us: get(&counters.longest_freeze_us),
         cpu: Cpu::of(pager),
         lost: Lost::of(pager),
@@ -241,8 +245,8 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
 }
 
 /// Returns the largest value of all address spaces, existing and ended, in microseconds.
-fn longest_us(processes: &Processes, of: impl Fn(&Mm) -> u64, ended: &AtomicU64) -> u64 {
-    let there = processes.mms().iter().map(|mm| of(mm)).max().unwrap_or(0);
+fn longest_us(processes: &Processes, of: impl Fn(&StateLock) -> u64, ended: &AtomicU64) -> u64 {
+    let there = processes.mms().iter().map(|mm| of(&mm.state)).max().unwrap_or(0);
     there.max(ended.load(Relaxed)) / 1000
 }
 

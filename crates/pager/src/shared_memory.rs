@@ -140,14 +140,14 @@ impl SharedMemory {
     /// the last count.
     fn grown(&self, mms: &[Arc<Mm>]) -> u64 {
         let then = |mm: &Arc<Mm>| self.backed.get(&mm.id).copied().unwrap_or(0);
-        mms.iter().map(|mm| mm.backed_pages().saturating_sub(then(mm))).sum()
+        mms.iter().map(|mm| mm.pages.backed().saturating_sub(then(mm))).sum()
     }
 
     /// Counts the shared pages that the processes of the tree map. Waits for no lock.
     pub fn update(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
         self.holders = holders(&*pager.host, tree);
         self.mapped = mapped_by(&self.holders);
-        self.backed = mms.iter().map(|mm| (mm.id, mm.backed_pages())).collect();
+        self.backed = mms.iter().map(|mm| (mm.id, mm.pages.backed())).collect();
         if self.mapped <= self.few() {
             (self.pages, self.walked) = (self.mapped, Walk::default());
             return;

@@ -58,7 +58,7 @@ struct Member {
 
 /// Whether other address spaces may share pages with this one.
 fn shares_fork_group(mm: &Mm, among: &[Arc<Mm>]) -> bool {
-    among.iter().any(|other| other.id != mm.id && other.fork_group == mm.fork_group)
+    among.iter().any(|other| other.id != mm.id && other.fork_group.id == mm.fork_group.id)
 }
 
 /// Runs the thread.
@@ -77,22 +77,22 @@ pub fn run(pager: &Pager) {
 
 /// Counts the shares. Returns false if no address space shares pages.
 pub fn count(pager: &Pager, mms: &[Arc<Mm>]) -> bool {
-    let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
+    let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.fork_group.is_related()).collect();
     for mm in &related {
         if !shares_fork_group(mm, mms) {
             // The other members have ended or executed other programs.
-            mm.discount.store(0, Relaxed);
-            mm.related.store(false, SeqCst);
+            mm.fork_group.discount.store(0, Relaxed);
+            mm.fork_group.related.store(false, SeqCst);
             // It may have forked just now: a child is in the list before its parent is marked.
             if shares_fork_group(mm, &pager.mms()) {
-                mm.related.store(true, SeqCst);
+                mm.fork_group.related.store(true, SeqCst);
             }
             continue;
         }
         let Some(process) = mm.process() else { continue };
         let whole = mm.resident_pages();
         if let Ok(share) = process.proportional_anonymous_pages() {
-            mm.discount.store(whole.saturating_sub(share).cast_signed(), Relaxed);
+            mm.fork_group.discount.store(whole.saturating_sub(share).cast_signed(), Relaxed);
         }
     }
     !related.is_empty()
@@ -101,14 +101,14 @@ pub fn count(pager: &Pager, mms: &[Arc<Mm>]) -> bool {
 /// Returns the pages that these address spaces use together.
 pub fn held(mms: &[Arc<Mm>]) -> Holdings {
     let member = |mm: &Arc<Mm>| {
-        let (related, identified) = (mm.related.load(Relaxed), mm.process().is_some());
+        let (related, identified) = (mm.fork_group.is_related(), mm.process().is_some());
         let resident = mm.resident_pages();
         Member {
-            fork_group: mm.fork_group,
+            fork_group: mm.fork_group.id,
             identified,
-            taken_over: related && identified && resident == 0 && mm.is_alive(),
+            taken_over: related && identified && resident == 0 && mm.uffd.is_alive(),
             resident,
-            discount: if related { mm.discount.load(Relaxed) } else { 0 },
+            discount: if related { mm.fork_group.discount.load(Relaxed) } else { 0 },
         }
     };
     held_by(mms.iter().map(member).collect())

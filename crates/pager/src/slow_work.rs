@@ -48,7 +48,7 @@ pub fn go(pager: &Pager, pending: &Pending) -> bool {
     };
     match next {
         None => return false,
-        Some(SlowWork::Seek(mm)) => mm.search(|| fork::find_process(pager, &mm, None)),
+        Some(SlowWork::Seek(mm)) => mm.owner.search(|| fork::find_process(pager, &mm, None)),
         Some(SlowWork::Follow(mut following, unfollowed)) => {
             following.do_slow_work(pager);
             let mut pending_state = pending.lock();

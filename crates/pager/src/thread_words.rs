@@ -34,10 +34,10 @@ impl ThreadWords {
     /// Pins the pages that the ends of threads write to. Returns false if they cannot be
     /// determined; no page may leave then.
     pub fn keep(&mut self, mm: &Mm) -> bool {
-        if !mm.lacks_hooks() {
+        if !mm.agent.lacks_hooks {
             return true;
         }
-        let (Some(process), Some(link)) = (mm.process(), mm.link.get()) else { return false };
+        let (Some(process), Some(link)) = (mm.process(), mm.agent.link()) else { return false };
         let known = self.0.entry(mm.id).or_default();
         let before: Vec<u32> = known.keys().copied().collect();
         if process.robust_lists(known).is_err() {

@@ -156,7 +156,7 @@ fn look(pager: &Pager, areas_of: u32) -> View {
         view.lru_gen = resident.lru_gen(true);
     }
     for mm in pager.mms() {
-        if mm.pid() == areas_of && areas_of != 0 {
+        if mm.owner.pid() == areas_of && areas_of != 0 {
             let mut map = Map::of(&mm);
             let pages = walk(budget, &mm, |vpn, at| map.add(vpn, at));
             view.processes.push(process(telemetry, &mm, pages));
@@ -174,18 +174,18 @@ fn look(pager: &Pager, areas_of: u32) -> View {
 
 fn process(telemetry: &Telemetry, mm: &Mm, pages: Pages) -> ProcessView {
     let resident = mm.resident_pages();
-    let own = resident - mm.fork_group_share(resident);
-    let (faults, ticks) = mm.served();
+    let own = resident - mm.fork_group.share_of_others(resident);
+    let (faults, ticks) = mm.served.read();
     let count: u64 = faults.iter().sum();
     let waited_ns = telemetry.account.ns(ticks) + telemetry.account.unanswered_ns(count);
     ProcessView {
-        pid: mm.pid(),
+        pid: mm.owner.pid(),
         name: short(&mm.process().map_or_else(|| "?".to_owned(), Process::name)),
         resident_bytes: own * PAGE_SIZE as u64,
         pages,
         faults,
         waited_us: waited_ns / 1000,
-        managed: mm.has_agent(),
+        managed: mm.agent.is_there(),
     }
 }
 

@@ -77,9 +77,7 @@ impl Reclaim {
 
     /// Returns the address spaces whose agents drop pages.
     fn able(&self) -> Vec<MmId> {
-        let drops = |mm: &&Arc<Mm>| {
-            mm.link.get().is_some() && !mm.closing.load(Relaxed) && !mm.update_silence()
-        };
+        let drops = |mm: &&Arc<Mm>| mm.agent.is_there() && !mm.update_silence();
         self.pager.mms().iter().filter(drops).map(|mm| mm.id).collect()
     }
 
@@ -95,7 +93,7 @@ impl Reclaim {
             }
             return 0;
         };
-        if mm.link.get().is_none() || mm.closing.load(Relaxed) || self.is_unresponsive(&mm) {
+        if !mm.agent.is_there() || self.is_unresponsive(&mm) {
             // Without an agent the page could not be dropped, so other pages go first.
             self.pass_over(&mm, frames);
             return 0;
@@ -112,7 +110,7 @@ impl Reclaim {
         }
         let of_others = victims.iter().filter(|victim| shared_pages(&mm, victim.address, 1) > 0);
         self.offered.extend(of_others.map(|victim| victim.pfn.0));
-        let pid = mm.pid();
+        let pid = mm.owner.pid();
         victims.sort_unstable_by_key(|victim| victim.vpn);
         let addresses: Vec<u64> = victims.iter().map(|victim| victim.address).collect();
         // A standby page cannot change, and is not dropped while its slot is in use. So no lock is
@@ -121,7 +119,7 @@ impl Reclaim {
             Ok(got) => got,
             Err(error) => {
                 // An ending process loses its number a moment before its memory.
-                if error.raw_os_error() != Some(ESRCH) && mm.is_alive() {
+                if error.raw_os_error() != Some(ESRCH) && mm.uffd.is_alive() {
                     self.pager.complain(&format!("cannot read process {pid}: {error}"));
                 }
                 0
@@ -298,7 +296,7 @@ impl Reclaim {
             return;
         }
         let others = self.pager.mms();
-        let relative = |mm: &&Arc<Mm>| mm.id != from.id && mm.fork_group == from.fork_group;
+        let relative = |mm: &&Arc<Mm>| mm.id != from.id && mm.fork_group.id == from.fork_group.id;
         for mm in others.iter().filter(relative) {
             let state = mm.lock();
             let mut resident = self.pager.resident();
@@ -321,7 +319,7 @@ impl Reclaim {
     pub fn discard_pending(&mut self, least: usize) -> usize {
         let mut total = 0;
         for mm in self.pager.mms() {
-            if !mm.has_agent() || self.is_stalled(mm.id) || self.is_unresponsive(&mm) {
+            if !mm.agent.is_there() || self.is_stalled(mm.id) || self.is_unresponsive(&mm) {
                 continue;
             }
             let (runs, operations) = {
@@ -357,7 +355,7 @@ impl Reclaim {
     }
 
     pub fn commit_drop(&mut self, mm: &Arc<Mm>, runs: &[Run]) -> usize {
-        let link = mm.link.get().expect("it executed a batch");
+        let link = mm.agent.link().expect("it executed a batch");
         let mut state = mm.lock();
         if state.ended {
             return 0;
@@ -374,7 +372,7 @@ impl Reclaim {
         }
         // Pages that other members of the fork group still map remain, and these members' own
         // shares grow accordingly.
-        mm.shares_less(shared);
+        mm.fork_group.shares_less(shared);
         mm.note_dropped(&mut self.pager.resident().zone, pages, shared);
         pages as usize
     }
@@ -383,7 +381,7 @@ impl Reclaim {
 /// Returns how many of `count` pool pages from `address` on other members of the fork group map,
 /// too. These were on standby at a fork.
 fn shared_pages(mm: &Mm, address: u64, count: u32) -> u64 {
-    if !mm.related.load(Relaxed) {
+    if !mm.fork_group.is_related() {
         return 0;
     }
     let shared =

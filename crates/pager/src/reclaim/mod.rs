@@ -379,7 +379,7 @@ impl Reclaim {
 
     /// Posts a batch to the agent of a process and waits for it (PATIENCE-2).
     fn execute(&mut self, mm: &Mm, operations: &[Operation]) -> Outcome {
-        let link = mm.link.get().expect("the process has an agent");
+        let link = mm.agent.link().expect("the process has an agent");
         let wants_cpu = || {
             let runs = mm.process().and_then(Process::agent_runs);
             runs.is_some_and(|runs| runs.wants_cpu()) && !is_broken(Rule::Patience2)
@@ -388,7 +388,7 @@ impl Reclaim {
         match outcome {
             Outcome::Done => self.no_progress.note_answered(mm.id),
             Outcome::Cancelled => {
-                mm.note_unanswered();
+                mm.agent.note_unanswered();
                 self.no_progress.note_unanswered(mm, wants_cpu());
             }
             Outcome::Stalled => {}
@@ -398,10 +398,10 @@ impl Reclaim {
 
     /// Whether the agent of this process owes an answer.
     fn awaits_answer(&self, mm: &Mm) -> bool {
-        match mm.link.get() {
+        match mm.agent.link() {
             Some(_) => self.is_stalled(mm.id) || mm.update_silence(),
             // The process gets an agent when it goes on.
-            None => mm.lacks_hooks() && mm.is_stopped(),
+            None => mm.agent.lacks_hooks && mm.is_stopped(),
         }
     }
 
@@ -411,7 +411,7 @@ impl Reclaim {
         let stopped = || self.no_progress.lasts(&self.pager, LOOK_AFTER) && mm.is_stopped();
         mm.update_silence()
             || stopped() && {
-                mm.note_unanswered();
+                mm.agent.note_unanswered();
                 true
             }
     }
@@ -424,7 +424,7 @@ impl Reclaim {
     /// step is at most half of the machine's available memory.
     fn set_overcommit(&mut self) {
         let mms = self.pager.mms();
-        let traced = mms.iter().any(|mm| mm.is_memory_stalled() && mm.is_traced());
+        let traced = mms.iter().any(|mm| mm.stall.is_memory_stalled() && mm.is_traced());
         let room = proc::memory_available().map_or(0, |bytes| bytes / 2 / PAGE_SIZE as u64);
         let stopped_pages: u64 =
             mms.iter().filter(|mm| mm.is_stopped()).map(|mm| mm.resident_pages()).sum();
@@ -505,11 +505,11 @@ impl Reclaim {
             if mm.lock().ended {
                 continue;
             }
-            let link = mm.link.get().expect("it began a batch");
+            let link = mm.agent.link().expect("it began a batch");
             // An agent that has ended in the middle will not go on. Another process may still have
             // the memory.
             let done = link.take_back() == Outcome::Done;
-            if !done && !mm.closing.load(Relaxed) {
+            if !done && !mm.agent.is_closing() {
                 let decided = match &work {
                     Work::ToStandby(moving) => self.end_batch_by_reading_slots(&mm, moving),
                     _ => None,

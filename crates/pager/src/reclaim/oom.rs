@@ -210,8 +210,10 @@ impl NoProgress {
 
     /// Whether a large message is being followed and makes progress (OOM-8).
     fn is_followed(&mut self, now: Moment, mms: &[Arc<Mm>]) -> bool {
-        let much =
-            mms.iter().filter_map(|mm| mm.followed_beyond(LARGE)).reduce(|one, other| one + other);
+        let much = mms
+            .iter()
+            .filter_map(|mm| mm.stillness.followed_beyond(LARGE))
+            .reduce(|one, other| one + other);
         let Some(slices) = much else {
             self.followed = None;
             return false;
@@ -271,19 +273,20 @@ impl Reclaim {
         if self.no_progress.is_followed(pager.clock.moment(), &mms) {
             return false;
         }
-        let waits = |mm: &Arc<Mm>| mm.is_memory_stalled() && (!mm.is_stopped() || mm.is_traced());
+        let waits =
+            |mm: &Arc<Mm>| mm.stall.is_memory_stalled() && (!mm.is_stopped() || mm.is_traced());
         if pager.budget.frozen.load(Relaxed) == 0 && !mms.iter().any(waits) {
             // The waiting threads have been stopped, or a fault thread is late (OOM-4, OOM-5).
-            if mms.iter().any(|mm| mm.is_memory_stalled()) {
+            if mms.iter().any(|mm| mm.stall.is_memory_stalled()) {
                 self.no_progress.end();
             }
             return self.no_progress.is_over(&pager, Patience::MemoryUnseen);
         }
         let elapsed = self.no_progress.elapsed(&pager);
-        let is_early = |mm: &&Arc<Mm>| mm.age() >= elapsed && mm.is_starting();
+        let is_early = |mm: &&Arc<Mm>| mm.age.time() >= elapsed && mm.agent.is_starting();
         let starting = mms.iter().filter(is_early).count() as u64;
         let joining = self.no_progress.is_joined(pager.clock.moment(), starting);
-        let owed = mms.iter().any(|mm| mm.is_starting() || self.awaits_answer(mm));
+        let owed = mms.iter().any(|mm| mm.agent.is_starting() || self.awaits_answer(mm));
         let patience = if owed { Patience::MemoryOwed } else { Patience::Memory };
         self.no_progress.is_over(&pager, patience) && !joining
     }
@@ -300,9 +303,9 @@ impl Reclaim {
         // give any memory back.
         let mut lacks = inject::is_kept_waiting();
         let elapsed = self.no_progress.elapsed(&self.pager);
-        for mm in self.pager.mms().iter().filter(|mm| mm.age() >= elapsed) {
+        for mm in self.pager.mms().iter().filter(|mm| mm.age.time() >= elapsed) {
             let owes = self.no_progress.watched.get(&mm.id).is_some_and(|watched| watched.owes);
-            let is_awaited = owes || mm.is_late() || self.awaits_answer(mm);
+            let is_awaited = owes || mm.agent.is_late() || self.awaits_answer(mm);
             lacks = lacks || is_awaited && self.no_progress.lacks_cpu(mm);
         }
         self.no_progress.checked = Some((now, lacks));
@@ -446,12 +449,12 @@ impl Reclaim {
         let mib = |pages: u64| pages as f64 / 256.0;
         let mut lines: Vec<(u64, String)> = (self.pager.mms().iter())
             .map(|mm| {
-                let pid = mm.pid();
+                let pid = mm.owner.pid();
                 let resident = mm.process().and_then(|process| process.anonymous_pages().ok());
                 let resident = resident.unwrap_or(0);
-                let managed = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
-                let agent = match mm.link.get() {
-                    None if mm.is_starting() => "has not joined yet",
+                let managed = mm.pages.known();
+                let agent = match mm.agent.link() {
+                    None if mm.agent.is_starting() => "has not joined yet",
                     None => "never joined",
                     Some(link) if !link.is_ready() => "does not run yet",
                     Some(_) if self.is_stalled(mm.id) => "is in the middle of a batch",
@@ -465,7 +468,7 @@ impl Reclaim {
                     mm.process().map_or_else(|| "?".to_owned(), Process::name),
                     mib(resident),
                     mib(managed),
-                    mib(mm.fork_group_share(resident)),
+                    mib(mm.fork_group.share_of_others(resident)),
                 );
                 (resident, text)
             })
@@ -495,8 +498,8 @@ mod tests {
     /// though it wants a CPU.
     fn late(pager: &Pager, id: u32, process: &Child) {
         let mm = quiet(pager, id);
-        mm.set_process(Box::new(Known::open(process.id()).expect("a process")));
-        mm.note_asked();
+        mm.owner.identify(Box::new(Known::open(process.id()).expect("a process")));
+        mm.agent.ask();
         pager.add_mm(&mm).expect("no descriptor to add");
     }
 
@@ -552,21 +555,21 @@ mod tests {
         pager.add_mm(&parent).expect("no descriptor to add");
         pager.budget.frozen.store(1, Relaxed);
         clock.advance(Duration::from_secs(1));
-        parent.note_still(true);
+        parent.stillness.note(true);
         for _ in 0..4 * ROUNDS_MIN {
             reclaim.count_round_without_progress();
             clock.advance(Duration::from_millis(100));
-            parent.note_followed();
+            parent.stillness.note_followed();
             assert!(!reclaim.is_out_of_memory() || !reclaim.no_progress.is_long(&pager));
         }
         assert!(reclaim.no_progress.is_long(&pager));
         clock.advance(Duration::from_millis(2100));
         assert!(reclaim.is_out_of_memory(), "it is stuck");
         // Small messages, one after the other.
-        parent.note_still(false);
+        parent.stillness.note(false);
         clock.advance(Duration::from_millis(100));
-        parent.note_still(true);
-        parent.note_followed();
+        parent.stillness.note(true);
+        parent.stillness.note_followed();
         assert!(reclaim.is_out_of_memory());
     }
 
@@ -580,7 +583,7 @@ mod tests {
         pager.budget.frozen.store(1, Relaxed);
         let children = [2, 3, 4].map(|id| quiet(&pager, id));
         for child in &children {
-            child.note_asked();
+            child.agent.ask();
             pager.add_mm(child).expect("no descriptor to add");
         }
         clock.advance(Duration::from_secs(1));
@@ -593,7 +596,7 @@ mod tests {
         };
         assert!(!wait(3000), "all of them are yet to join");
         for child in &children[1..] {
-            child.without_agent.store(true, Relaxed);
+            child.agent.decline();
             assert!(!wait(1900));
         }
         assert!(wait(2100), "the last of them does not");
@@ -652,7 +655,7 @@ mod tests {
         let mm = quiet(&pager, 2);
         let known = Known::open(child.id()).expect("a process");
         known.note_thread(child.id());
-        mm.set_process(Box::new(known));
+        mm.owner.identify(Box::new(known));
         pager.add_mm(&mm).expect("no descriptor to add");
         pager.budget.frozen.store(1, Relaxed);
         clock.advance(Duration::from_secs(1));
@@ -661,7 +664,7 @@ mod tests {
             for round in 0..4 * ROUNDS_MIN {
                 if let Some(lacks_cpu) = lacks_cpu.filter(|_| round.is_multiple_of(2)) {
                     clock.advance(Duration::from_secs(1));
-                    mm.note_unanswered();
+                    mm.agent.note_unanswered();
                     reclaim.no_progress.note_unanswered(&mm, lacks_cpu);
                 }
                 reclaim.count_round_without_progress();

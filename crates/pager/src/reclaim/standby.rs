@@ -20,7 +20,6 @@ use ebb_mm::resident::{Dropped, Entry, FrameState, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE, Pfn, Vpn};
 use ebb_sys::proc::Area;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
@@ -62,10 +61,7 @@ impl Reclaim {
     fn deactivate_pages_of(&mut self, id: MmId, frames: Vec<Pfn>) -> usize {
         let mm = self.pager.mm(id);
         let movable = mm.as_ref().is_some_and(|mm| {
-            mm.link.get().is_some()
-                && !mm.closing.load(Relaxed)
-                && !self.is_stalled(id)
-                && !self.is_unresponsive(mm)
+            mm.agent.is_there() && !self.is_stalled(id) && !self.is_unresponsive(mm)
         });
         let Some(mm) = mm else {
             make_unknown_unevictable(&mut self.pager.resident(), id, &frames);
@@ -78,7 +74,7 @@ impl Reclaim {
         if !self.prepare_pool(&mm, &frames) {
             return 0;
         }
-        let link = mm.link.get().expect("checked above");
+        let link = mm.agent.link().expect("checked above");
         let mut operations = Vec::with_capacity(frames.len());
         let mut moving = Vec::with_capacity(frames.len());
         // A stopped process may share thousands of pages with this one. One look at this process's
@@ -111,7 +107,7 @@ impl Reclaim {
                 return 0;
             }
             // ORD-2: from here to the commit no thread reads a message of this address space.
-            mm.begin_batch(&mut state);
+            mm.state.begin_batch(&mut state);
         }
         match self.execute(&mm, &operations) {
             Outcome::Done => self.commit_standby(&mm, &moving),
@@ -120,7 +116,7 @@ impl Reclaim {
                 for &(_, slot) in &moving {
                     state.pool.give_back(slot);
                 }
-                mm.end_batch(&mut state);
+                mm.state.end_batch(&mut state);
                 drop(state);
                 self.put_back_frames(&mm, &frames, Fate::MakeUnevictable);
                 0
@@ -142,7 +138,7 @@ impl Reclaim {
         mm: &Arc<Mm>,
         moving: &[(Pfn, u32)],
     ) -> Option<usize> {
-        let (process, link) = (mm.process()?, mm.link.get().expect("it began a batch"));
+        let (process, link) = (mm.process()?, mm.agent.link().expect("it began a batch"));
         // An agent that is in a system call reports the result afterwards. A read of the slots
         // could wait for the same event as that call.
         let is_in_call = |agent| process.threads().contains(&(agent, 'D'));
@@ -174,7 +170,7 @@ impl Reclaim {
 
     /// Commits the moves of a batch that the agent has ended.
     pub fn commit_standby(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> usize {
-        let link = mm.link.get().expect("it executed a batch");
+        let link = mm.agent.link().expect("it executed a batch");
         self.commit_moves(mm, moving, &results(link, moving.len()), true)
     }
 
@@ -192,7 +188,7 @@ impl Reclaim {
         let mut dropped = Dropped::default();
         // A private copy frees nothing while another member of the fork group, which cannot give
         // pages back, has the original.
-        let unshare = !self.pager.mms().iter().any(|mm| mm.is_starting());
+        let unshare = !self.pager.mms().iter().any(|mm| mm.agent.is_starting());
         {
             let mut guard = mm.lock();
             let state = &mut *guard;
@@ -239,7 +235,7 @@ impl Reclaim {
                     }
                 }
             }
-            mm.end_batch(state);
+            mm.state.end_batch(state);
         }
         self.pager.budget.discard(&dropped);
         counters::add(&self.pager.telemetry.counters.to_standby, moved as u64);
@@ -410,7 +406,7 @@ impl Reclaim {
 
 /// Records the results of a batch that sets the rights of the pool.
 pub fn record_rights(mm: &Mm) {
-    let link = mm.link.get().expect("it executed a batch");
+    let link = mm.agent.link().expect("it executed a batch");
     let mut state = mm.lock();
     let count = state.pool.rights_to_set().len();
     match (0..count).map(|index| link.result(index)).find(|&result| result != 0) {
@@ -479,7 +475,7 @@ fn ensure_registered(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
     if state.areas.end_of(start).is_some() {
         return true;
     }
-    let told = mm.manage(start, end);
+    let told = mm.uffd.manage(start, end);
     if told {
         state.areas.add(start, end);
     }
@@ -524,7 +520,7 @@ mod tests {
         buffer[0] = 1;
         let first = Vpn::of_address(buffer.as_ptr() as u64);
         assert!(has_left(&mm, first), "nobody can tell");
-        mm.set_process(Box::new(Known::open(std::process::id()).expect("this process")));
+        mm.owner.identify(Box::new(Known::open(std::process::id()).expect("this process")));
         assert!(!has_left(&mm, first) && has_left(&mm, Vpn(first.0 + 1)));
     }
 

@@ -70,7 +70,7 @@ pub fn check(driver: &Driver) -> Result<(), String> {
             continue;
         };
         if is_still(&world.spaces[id]) {
-            let alone = !mm.related.load(Relaxed);
+            let alone = !mm.fork_group.is_related();
             let of = Of { driver, resident: &resident, world: &world, id, alone, deep };
             of.pages(state)?;
         }
@@ -83,11 +83,11 @@ fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), 
     // The child of a fork may be unread yet. Its pages are shared and copied all the same.
     let is_known = |space: &Space| mms.iter().any(|mm| space.mm == Some(mm.id.0));
     let forked = driver.world.lock().spaces.iter().any(|space| space.alive && !is_known(space));
-    if forked || mms.iter().any(|mm| mm.related.load(Relaxed)) {
+    if forked || mms.iter().any(|mm| mm.fork_group.is_related()) {
         driver.balance.take();
         return Ok(());
     }
-    let known: i64 = mms.iter().map(|mm| mm.known.load(Relaxed)).sum();
+    let known: i64 = mms.iter().map(|mm| mm.pages.known.load(Relaxed)).sum();
     let now = Balance {
         looks: driver.looks.get(),
         mms: mms.iter().map(|mm| mm.id).collect(),
@@ -106,9 +106,9 @@ fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), 
 
 /// CHECK-10.
 fn own(mm: &Mm) -> Result<(), String> {
-    let id = number_in(&format!("{:?}", mm.uffd));
+    let id = number_in(&format!("{:?}", &*mm.uffd));
     let process = mm.process().map(|process| number_in(&format!("{process:?}")));
-    let agent = mm.link.get().and_then(|link| link.number());
+    let agent = mm.agent.link().and_then(|link| link.number());
     if process.is_some_and(|process| process != id) || agent.is_some_and(|agent| agent != id) {
         return Err(format!("{id} counts as process {process:?}, with the agent of {agent:?}"));
     }
@@ -148,7 +148,7 @@ fn pool(mm: &Arc<Mm>, state: &State, resident: &Resident) -> Result<(), String> 
     state.space.for_each(|_, entry| {
         held += i64::from(matches!(entry, Entry::Resident(_) | Entry::Standby(_)));
     });
-    let known = mm.known.load(Relaxed);
+    let known = mm.pages.known.load(Relaxed);
     if known != held {
         return Err(format!("{known} pages of {:?} are known, it holds {held}", mm.id));
     }

@@ -331,7 +331,7 @@ impl Driver {
         self.pager.budget.engine.try_lock().is_ok()
             && self.pager.processes.mms.try_write().is_ok()
             && self.pager.processes.forked.try_lock().is_ok()
-            && self.pager.mms().iter().all(|mm| mm.is_free())
+            && self.pager.mms().iter().all(|mm| mm.state.is_free())
     }
 
     /// Runs one step of a random thread.
@@ -463,7 +463,7 @@ impl Driver {
     pub fn learn_numbers(&self) {
         let mut world = self.world.lock();
         for mm in self.pager.mms() {
-            let id: Id = number_in(&format!("{:?}", mm.uffd));
+            let id: Id = number_in(&format!("{:?}", &*mm.uffd));
             world.spaces[id].mm = Some(mm.id.0);
         }
     }

@@ -279,7 +279,7 @@ fn a_page_that_was_moved_is_kept_though_another_lies_where_it_was() {
         driver.pager.resident().map(&mut state.space, Vpn(PAGE), Arrival::Adopted, None);
         mm.note_known(1);
         let place = state.pool.take(false).expect("all are free");
-        mm.begin_batch(&mut state);
+        mm.state.begin_batch(&mut state);
         (place, state.pool.address(place))
     };
     let mut frames = Vec::new();
@@ -386,7 +386,7 @@ fn a_child_that_reports_its_thread_is_found_without_a_search() {
     assert_eq!(find(thread(1)), (None, 0), "its mapping changes");
     changing(0);
     assert_eq!(find(thread(1)), (Some(true), 0));
-    assert_eq!(child.pid(), driver.world.lock().spaces[1].pid);
+    assert_eq!(child.owner.pid(), driver.world.lock().spaces[1].pid);
 }
 
 /// Shows that pages of unregistered areas count once for parent and child. Counted in full for each
@@ -395,9 +395,9 @@ fn a_child_that_reports_its_thread_is_found_without_a_search() {
 fn pages_of_unregistered_areas_count_once_for_parent_and_child() {
     let (driver, child) = unidentified_child();
     let parent = driver.pager.mms().remove(0);
-    let (there, known) = (parent.resident_pages(), parent.known.load(Relaxed));
+    let (there, known) = (parent.resident_pages(), parent.pages.known.load(Relaxed));
     assert!(there.cast_signed() > known, "{there} {known}");
-    assert_eq!(child.discount.load(Relaxed), there.cast_signed());
+    assert_eq!(child.fork_group.discount.load(Relaxed), there.cast_signed());
 }
 
 /// Shows that a child is found despite a wrong number. The process with that number is no child of
@@ -409,7 +409,7 @@ fn a_child_is_found_despite_a_wrong_process_number() {
     driver.world.lock().opened.clear();
     assert_eq!(fork::find_process(&driver.pager, &child, Some(others)), Some(true));
     let own = driver.world.lock().spaces[1].pid;
-    assert_eq!((child.pid(), driver.world.lock().opened.as_slice()), (own, [own].as_slice()));
+    assert_eq!((child.owner.pid(), driver.world.lock().opened.as_slice()), (own, [own].as_slice()));
 }
 
 /// Shows that the child gets zeros in such an area, even if a page of it is in the store. Another

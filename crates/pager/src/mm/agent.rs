@@ -1,0 +1,217 @@
+//! Agent of an address space: the thread in the process that moves and drops its pages.
+//!
+//! A new program has its agent from the start. A forked child may ask for one, and gets it after
+//! its hello. It may also report that it will have none.
+//!
+//! * LIFE-1: the link is set once, and never changes. Pages of a process without a link cannot be
+//!   moved out.
+//! * LIFE-2: a request ends when the child hangs up before its hello. Such a child may still get a
+//!   link, if it asks again or connects by itself.
+//! * LIFE-3: a child that has declined is not starting. It may still get a link.
+//! * LIFE-4: the end of the agent is final. The monitor drops the address space as soon as it is
+//!   gone.
+//! * LIFE-5: fault threads and kswapd read all of this without a lock.
+//! * SILENCE-1: an agent that has left a batch unanswered gets no other for [`SILENCE_MS`]. An
+//!   agent of a stopped process gets none while that lasts.
+//!
+//! Lock order: no lock here.
+
+use super::age::Age;
+use crate::cpu_follow::NOWHERE;
+use crate::link::Link;
+use crate::patience::Patience;
+use crate::seam::Process;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+/// Maximum time until a child's agent runs if it has a CPU, in milliseconds.
+const LATE_MS: u64 = 1000;
+
+/// Time for which kswapd posts no batch to an agent that did not answer, in milliseconds.
+const SILENCE_MS: u64 = 200;
+
+/// Agent of an address space.
+#[derive(Debug)]
+pub struct Agent {
+    /// Link to the agent. A forked child has none before its hello.
+    link: OnceLock<Link>,
+    /// Whether the program has no hooks in front of the C library's functions
+    /// ([`crate::thread_words`]).
+    pub lacks_hooks: bool,
+    /// Pages that had to stay in the parent at the fork; None means all.
+    pub inherited_pins: Option<Vec<u64>>,
+    /// Age at which the process asked for an agent; 0 if it does not ask.
+    asked: AtomicU64,
+    /// Whether the process will never have an agent.
+    declined: AtomicBool,
+    /// Whether the agent has hung up, or the userfaultfd has failed.
+    closing: AtomicBool,
+    /// Age at the last unanswered batch, or at the last check that found the process stopped; 0 if
+    /// the agent does not count as silent.
+    silent: AtomicU64,
+    /// Whether the process knows the agent's thread.
+    reached: AtomicBool,
+    /// Whether the user knows that none of the pages can leave.
+    reported_stuck: AtomicBool,
+    /// CPU time at the last measurement, in nanoseconds.
+    pub cpu_ns: AtomicU64,
+    /// CPU that the agent keeps off (`cpu_follow.rs`, FOLLOW-4).
+    pub kept_off: AtomicU32,
+    age: Age,
+}
+
+impl Agent {
+    /// Creates the state of a process without an agent.
+    pub fn new(age: Age) -> Self {
+        Self {
+            link: OnceLock::new(),
+            lacks_hooks: false,
+            inherited_pins: Some(Vec::new()),
+            asked: AtomicU64::new(0),
+            declined: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            silent: AtomicU64::new(0),
+            reached: AtomicBool::new(false),
+            reported_stuck: AtomicBool::new(false),
+            cpu_ns: AtomicU64::new(0),
+            kept_off: AtomicU32::new(NOWHERE),
+            age,
+        }
+    }
+
+    /// Creates the state of a child that is forked now, `age` old.
+    pub fn of_child(&self, age: Age) -> Self {
+        let (lacks_hooks, inherited_pins) = (self.lacks_hooks, self.pins_of_child());
+        Self { lacks_hooks, inherited_pins, ..Self::new(age) }
+    }
+
+    /// Returns the link, once there is one.
+    pub fn link(&self) -> Option<&Link> {
+        self.link.get()
+    }
+
+    /// Returns the pages that must stay in a child forked now, in order; None means all.
+    #[must_use]
+    pub fn pins_of_child(&self) -> Option<Vec<u64>> {
+        self.link().map_or_else(|| self.inherited_pins.clone(), Link::pins)
+    }
+
+    /// Notes that the process has asked for an agent.
+    pub fn ask(&self) {
+        self.asked.store(self.age.ms(), Relaxed);
+    }
+
+    /// Notes that the process has closed its connection before its hello (LIFE-2).
+    pub fn take_back(&self) {
+        self.asked.store(0, Relaxed);
+    }
+
+    /// Notes that the process has reported that it will have no agent.
+    pub fn decline(&self) {
+        self.declined.store(true, SeqCst);
+    }
+
+    /// Sets the link, unless there is one. Returns the link.
+    pub fn join(&self, link: Link) -> &Link {
+        self.link.get_or_init(|| link)
+    }
+
+    /// Notes that the agent has hung up, or that the userfaultfd has failed (LIFE-4).
+    pub fn close(&self) {
+        self.closing.store(true, SeqCst);
+    }
+
+    /// Whether the process has reported that it will have no agent.
+    pub fn has_declined(&self) -> bool {
+        self.declined.load(Relaxed)
+    }
+
+    /// Whether the agent has hung up, or the userfaultfd has failed.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Relaxed)
+    }
+
+    /// Whether there is an agent that can move pages out. The agent may have ended before the
+    /// address space, if another process goes on using it.
+    pub fn is_there(&self) -> bool {
+        self.link().is_some() && !self.is_closing()
+    }
+
+    /// Whether the process is a starting child: a forked child that may still say hello, or whose
+    /// agent has yet to start.
+    pub fn is_starting(&self) -> bool {
+        let asked = self.asked.load(Relaxed);
+        let may_still_start = || !Patience::AwaitingAgent.is_over(self.age.since(asked));
+        match self.link() {
+            _ if self.has_declined() => false,
+            None if asked > 0 => may_still_start(),
+            None => !Patience::AwaitingHello.is_over(self.age.time()),
+            Some(link) => !link.is_ready() && may_still_start(),
+        }
+    }
+
+    /// Whether the process is a starting child that asked for an agent and has waited long for it.
+    pub fn is_late(&self) -> bool {
+        let asked = self.asked.load(Relaxed);
+        asked > 0 && self.age.ms().saturating_sub(asked) > LATE_MS && self.is_starting()
+    }
+
+    /// Whether the process may get a few pages beyond the budget. A starting child needs them until
+    /// it can give some back. A child that gets no agent needs them until it ends. The pages that
+    /// it shares may leave memory only then.
+    pub fn may_get_extra_pages(&self) -> bool {
+        self.has_declined() || self.is_starting()
+    }
+
+    /// Whether `thread` is the agent's.
+    pub fn is_thread(&self, thread: u32) -> bool {
+        self.link().is_some_and(|link| link.thread() == thread)
+    }
+
+    /// Tells `process` which thread is the agent's, once that is known.
+    pub fn introduce(&self, process: &dyn Process) {
+        if !self.reached.load(Relaxed)
+            && let Some(thread) = self.link().map(Link::thread)
+            && thread != 0
+        {
+            process.note_thread(thread);
+            self.reached.store(true, Relaxed);
+        }
+    }
+
+    /// Notes that none of the pages can leave. Returns whether the user is yet to be told.
+    pub fn note_stuck(&self) -> bool {
+        !self.reported_stuck.swap(true, Relaxed)
+    }
+
+    /// Whether the user knows that none of the pages can leave.
+    pub fn is_stuck(&self) -> bool {
+        self.reported_stuck.load(Relaxed)
+    }
+
+    /// Notes that the agent did not answer a batch.
+    pub fn note_unanswered(&self) {
+        self.silent.store(self.age.ms(), Relaxed);
+    }
+
+    /// Whether batches are of no use for now. This holds while the agent does not run yet, and for
+    /// [`SILENCE_MS`] after an unanswered batch. The next call checks whether the process is
+    /// stopped (SILENCE-1).
+    pub fn update_silence(&self, is_stopped: impl FnOnce() -> bool) -> bool {
+        if self.link().is_some_and(|link| !link.is_ready()) {
+            return true;
+        }
+        let since = self.silent.load(Relaxed);
+        if since == 0 {
+            return false;
+        }
+        let now = self.age.ms();
+        if now < since + SILENCE_MS {
+            return true;
+        }
+        let stopped = is_stopped();
+        self.silent.store(if stopped { now } else { 0 }, Relaxed);
+        stopped
+    }
+}

@@ -1,0 +1,93 @@
+//! Identity page: the page by which the pager tells to which process an address space belongs.
+//!
+//! The pager places the page in the address space (`fork.rs`) and reads it in the process. Rule
+//! IDENTITY-1 is in `lib.rs`.
+//!
+//! Lock order: no lock here. A fault thread that identifies a child by its fault holds `Mm::state`.
+
+use crate::broken::{Rule, is_broken};
+use crate::seam::Process;
+use ebb_mm::types::PAGE_SIZE;
+
+/// Page whose content no other address space has.
+#[derive(Debug)]
+pub struct IdentityPage {
+    address: u64,
+    page: Box<[u8; PAGE_SIZE]>,
+}
+
+impl IdentityPage {
+    /// Describes the page with this content at `address`.
+    pub fn new(address: u64, page: Box<[u8; PAGE_SIZE]>) -> Self {
+        Self { address, page }
+    }
+
+    /// Whether `process` has this page at its address.
+    pub fn is_seen_by(&self, process: &dyn Process) -> bool {
+        if is_broken(Rule::Identity1) {
+            return true;
+        }
+        let mut seen = [[0; PAGE_SIZE]];
+        matches!(process.read_pages(&[self.address], &mut seen), Ok(1)) && seen[0] == *self.page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fork::show_identity;
+    use crate::quiet::{Quiet, pager, with_pool};
+    use ebb_sys::uffd::PlaceError;
+    use std::sync::atomic::Ordering;
+
+    /// Shows that the identity page counts as one page, and takes one pool slot, until the agent
+    /// has dropped it.
+    #[test]
+    fn an_identity_page_counts_until_its_pool_slot_is_dropped() {
+        let (pager, mm) = (pager(), with_pool(Quiet::default()));
+        let mut state = mm.lock();
+        for turn in 1..=3 {
+            let identity = show_identity(&pager, &mm, &mut state);
+            assert!(identity.is_ok(), "turn {turn}");
+            assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 1), "to be dropped");
+            assert_eq!(mm.pages.known.load(Ordering::Relaxed), 1);
+            assert_eq!(pager.resident().zone.resident(), 1);
+            // As `commit_drop` does.
+            let runs = state.pool.pending_discard_runs(64);
+            assert_eq!(runs.len(), 1);
+            runs.into_iter().for_each(|run| state.pool.finish_discard(run));
+            mm.note_dropped(&mut pager.resident().zone, 1, 0);
+            assert_eq!(
+                (state.pool.pending_discards(), state.pool.undropped()),
+                (0, 0),
+                "free again"
+            );
+            assert_eq!(
+                (mm.pages.known.load(Ordering::Relaxed), pager.resident().zone.resident()),
+                (0, 0)
+            );
+        }
+    }
+
+    /// Shows that failed attempts to place an identity page do not use up the pool slots.
+    #[test]
+    fn an_identity_page_that_cannot_be_placed_gives_its_pool_slot_back() {
+        let pager = pager();
+        for error in [PlaceError::Changing, PlaceError::Gone, PlaceError::NoMemory] {
+            let mm = with_pool(Quiet { fails: Some(error), ..Quiet::default() });
+            let mut state = mm.lock();
+            for _ in 0..200 {
+                assert_eq!(show_identity(&pager, &mm, &mut state).err(), Some(error));
+            }
+            assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 0), "{error:?}");
+            assert_eq!(
+                (mm.pages.known.load(Ordering::Relaxed), pager.resident().zone.resident()),
+                (0, 0)
+            );
+        }
+        // If the slot already has an unknown page, the agent drops that before the slot is reused.
+        let mm = with_pool(Quiet { fails: Some(PlaceError::Exists), ..Quiet::default() });
+        let mut state = mm.lock();
+        assert!(show_identity(&pager, &mm, &mut state).is_err());
+        assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 1));
+    }
+}
