@@ -3,30 +3,28 @@
 //! A new program has its agent from the start. A forked child may ask for one, and gets it after
 //! its hello. It may also report that it will have none.
 //!
-//! * LIFE-1: the link is set once, and never changes. Pages of a process without a link cannot be
+//! * LINK-1: the link is set once, and never changes. Pages of a process without a link cannot be
 //!   moved out.
-//! * LIFE-2: a request ends when the child hangs up before its hello. Such a child may still get a
-//!   link, if it asks again or connects by itself.
-//! * LIFE-3: a child that has declined is not starting. It may still get a link.
-//! * LIFE-4: the end of the agent is final. The monitor drops the address space as soon as it is
-//!   gone.
-//! * LIFE-5: fault threads and kswapd read all of this without a lock.
+//! * LINK-2: the link is set before the life has joined (`life.rs`). So each thread that reads
+//!   Joined finds the link.
 //! * SILENCE-1: an agent that has left a batch unanswered gets no other for [`SILENCE_MS`]. An
 //!   agent of a stopped process gets none while that lasts.
 //!
 //! Lock order: no lock here.
 
 use super::age::Age;
+use super::life::{Life, LifeWord, Request};
 use crate::cpu_follow::NOWHERE;
 use crate::link::Link;
 use crate::patience::Patience;
 use crate::seam::Process;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::time::Duration;
 
-/// Maximum time until a child's agent runs if it has a CPU, in milliseconds.
-const LATE_MS: u64 = 1000;
+/// Maximum time until a child's agent runs if it has a CPU.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Time for which kswapd posts no batch to an agent that did not answer, in milliseconds.
 const SILENCE_MS: u64 = 200;
@@ -41,12 +39,7 @@ pub struct Agent {
     pub lacks_hooks: bool,
     /// Pages that had to stay in the parent at the fork; None means all.
     pub inherited_pins: Option<Vec<u64>>,
-    /// Age at which the process asked for an agent; 0 if it does not ask.
-    asked: AtomicU64,
-    /// Whether the process will never have an agent.
-    declined: AtomicBool,
-    /// Whether the agent has hung up, or the userfaultfd has failed.
-    closing: AtomicBool,
+    life: LifeWord,
     /// Age at the last unanswered batch, or at the last check that found the process stopped; 0 if
     /// the agent does not count as silent.
     silent: AtomicU64,
@@ -68,9 +61,7 @@ impl Agent {
             link: OnceLock::new(),
             lacks_hooks: false,
             inherited_pins: Some(Vec::new()),
-            asked: AtomicU64::new(0),
-            declined: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
+            life: LifeWord::new(),
             silent: AtomicU64::new(0),
             reached: AtomicBool::new(false),
             reported_stuck: AtomicBool::new(false),
@@ -99,62 +90,74 @@ impl Agent {
 
     /// Notes that the process has asked for an agent.
     pub fn ask(&self) {
-        self.asked.store(self.age.ms(), Relaxed);
+        let at = self.age.ms();
+        self.life.change(|life| life.ask(at));
     }
 
     /// Notes that the process has closed its connection before its hello (LIFE-2).
     pub fn take_back(&self) {
-        self.asked.store(0, Relaxed);
+        self.life.change(Life::take_back);
     }
 
     /// Notes that the process has reported that it will have no agent.
     pub fn decline(&self) {
-        self.declined.store(true, SeqCst);
+        self.life.change(Life::decline);
     }
 
-    /// Sets the link, unless there is one. Returns the link.
+    /// Sets the link, unless there is one (LINK-2). Returns the link.
     pub fn join(&self, link: Link) -> &Link {
-        self.link.get_or_init(|| link)
+        let link = self.link.get_or_init(|| link);
+        self.life.change(Life::join);
+        link
     }
 
     /// Notes that the agent has hung up, or that the userfaultfd has failed (LIFE-4).
     pub fn close(&self) {
-        self.closing.store(true, SeqCst);
+        self.life.change(Life::close);
     }
 
     /// Whether the process has reported that it will have no agent.
     pub fn has_declined(&self) -> bool {
-        self.declined.load(Relaxed)
+        self.life.read().request() == Request::Declined
     }
 
     /// Whether the agent has hung up, or the userfaultfd has failed.
     pub fn is_closing(&self) -> bool {
-        self.closing.load(Relaxed)
+        matches!(self.life.read(), Life::Closing { .. })
     }
 
     /// Whether there is an agent that can move pages out. The agent may have ended before the
     /// address space, if another process goes on using it.
     pub fn is_there(&self) -> bool {
-        self.link().is_some() && !self.is_closing()
+        matches!(self.life.read(), Life::Joined(_))
+    }
+
+    /// Whether the agent has ended its start. Then it executes batches.
+    fn is_ready(&self) -> bool {
+        self.link().is_some_and(Link::is_ready)
     }
 
     /// Whether the process is a starting child: a forked child that may still say hello, or whose
     /// agent has yet to start.
     pub fn is_starting(&self) -> bool {
-        let asked = self.asked.load(Relaxed);
-        let may_still_start = || !Patience::AwaitingAgent.is_over(self.age.since(asked));
-        match self.link() {
-            _ if self.has_declined() => false,
-            None if asked > 0 => may_still_start(),
-            None => !Patience::AwaitingHello.is_over(self.age.time()),
-            Some(link) => !link.is_ready() && may_still_start(),
-        }
+        let life = self.life.read();
+        let may_start = match life.request() {
+            Request::Declined => false,
+            Request::Asked { at } => !Patience::AwaitingAgent.is_over(self.age.since(at)),
+            Request::Unasked if life.has_joined() => {
+                !Patience::AwaitingAgent.is_over(self.age.since(0))
+            }
+            Request::Unasked => !Patience::AwaitingHello.is_over(self.age.time()),
+        };
+        may_start && !self.is_ready()
     }
 
     /// Whether the process is a starting child that asked for an agent and has waited long for it.
     pub fn is_late(&self) -> bool {
-        let asked = self.asked.load(Relaxed);
-        asked > 0 && self.age.ms().saturating_sub(asked) > LATE_MS && self.is_starting()
+        match self.life.read().request() {
+            Request::Asked { at } => self.age.since(at) > LATE && self.is_starting(),
+            Request::Unasked | Request::Declined => false,
+        }
     }
 
     /// Whether the process may get a few pages beyond the budget. A starting child needs them until
@@ -162,6 +165,12 @@ impl Agent {
     /// it shares may leave memory only then.
     pub fn may_get_extra_pages(&self) -> bool {
         self.has_declined() || self.is_starting()
+    }
+
+    /// Whether no hook starts the agent, and it has not joined. The pager must start the agent in a
+    /// forked child then.
+    pub fn needs_injection(&self) -> bool {
+        self.lacks_hooks && !self.life.read().has_joined()
     }
 
     /// Whether `thread` is the agent's.
@@ -199,7 +208,7 @@ impl Agent {
     /// [`SILENCE_MS`] after an unanswered batch. The next call checks whether the process is
     /// stopped (SILENCE-1).
     pub fn update_silence(&self, is_stopped: impl FnOnce() -> bool) -> bool {
-        if self.link().is_some_and(|link| !link.is_ready()) {
+        if self.life.read().has_joined() && !self.is_ready() {
             return true;
         }
         let since = self.silent.load(Relaxed);

@@ -4,7 +4,7 @@
 //! * [`Userfaultfd`] (`uffd.rs`): the kernel's interface to the address space.
 //! * [`StateLock`] (`lock.rs`): the page table, the pool, and the registered areas (`areas.rs`).
 //! * [`Owner`] (`owner.rs`): the process, which an identity page proves (`identity.rs`).
-//! * [`Agent`] (`agent.rs`): the link to the agent, and whether the agent starts, answers or ends.
+//! * [`Agent`] (`agent.rs`): the link to the agent, its life (`life.rs`), and its answers.
 //! * [`Calls`] (`calls.rs`): the links by which the process calls.
 //! * [`Pages`] (`pages.rs`): the number of pages in memory, known or unknown.
 //! * [`ForkGroup`] (`fork_group.rs`): the pages shared with a parent or children.
@@ -24,6 +24,7 @@ mod areas;
 mod calls;
 mod fork_group;
 mod identity;
+mod life;
 mod lock;
 mod owner;
 mod pages;
@@ -148,8 +149,7 @@ impl Mm {
     /// start the agent in such a child. A new program without hooks is joining already when the
     /// pager learns of it.
     pub fn needs_injection(&self) -> bool {
-        let is_child = !self.calls.inherited.is_empty();
-        self.agent.lacks_hooks && self.agent.link().is_none() && is_child
+        self.agent.needs_injection() && !self.calls.inherited.is_empty()
     }
 
     /// Returns the links in all memory by which the process or its children may call.
