@@ -123,8 +123,8 @@ impl Launch {
 
     /// Starts the program.
     pub fn start(&self) -> Running {
-        if self.limit.is_some() && !may_page() {
-            ebb_testing::skip("no userfaultfd for this user; `ebb doctor` says why");
+        if self.limit.is_some() {
+            need_paging();
         }
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let number = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -152,12 +152,19 @@ impl Launch {
     }
 }
 
-/// Returns whether this user may have a userfaultfd that reports the kernel's faults, too.
-pub fn may_page() -> bool {
+/// Skips the test if this user may not page programs. That takes a userfaultfd that reports the
+/// kernel's faults, too, and the right to follow forks.
+pub fn need_paging() {
     let device = || File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
     let setting = || fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let is_open = || setting().is_ok_and(|text| text.trim() == "1");
-    rustix::process::geteuid().is_root() || device() || is_open()
+    let has_capability = || {
+        let name = "security.capability";
+        rustix::fs::getxattr(build::ebb(), name, &mut [0_u8; 64][..]).is_ok()
+    };
+    if !rustix::process::geteuid().is_root() && !(has_capability() && (device() || is_open())) {
+        ebb_testing::skip("this user may not page programs; `ebb doctor` says why");
+    }
 }
 
 /// A running program.

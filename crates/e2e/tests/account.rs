@@ -6,11 +6,9 @@ use std::process::Command;
 
 use ebb_e2e::MIB;
 use ebb_e2e::build::ebb;
-use ebb_e2e::launch::Launch;
+use ebb_e2e::launch::{Launch, need_paging};
 use ebb_e2e::same::need;
 use serde_json::Value;
-
-use crate::exec::need_paging;
 
 /// Passes over memory and creates new pages each time, until a thousand faults of two kinds are
 /// reported. Then asks for the stages of their time.

@@ -2,7 +2,7 @@
 
 use ebb_e2e::MIB;
 use ebb_e2e::build::{ebb, foreign_program, go_program, program, static_program};
-use ebb_e2e::launch::{Launch, send};
+use ebb_e2e::launch::{Launch, need_paging, send};
 use ebb_e2e::same::need;
 use ebb_e2e::tree::{Root, TAG};
 use ebb_testing::{Guard, eventually, eventually_some, give_time, skip};
@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-use crate::exec::{fifo, need_paging, write_to};
+use crate::exec::{fifo, write_to};
 use crate::go::need_go;
 
 /// Skips the test where this user may not attach to a process.

@@ -2,12 +2,10 @@
 //! full tiers.
 
 use ebb_e2e::build::static_program;
-use ebb_e2e::launch::{Launch, Outcome, send};
+use ebb_e2e::launch::{Launch, Outcome, need_paging, send};
 use ebb_e2e::{MIB, SMALL};
 use rustix::process::Signal;
 use tempfile::TempDir;
-
-use crate::exec::need_paging;
 
 /// Arguments of `verify` for 40 MiB, of which every word is checked.
 const RIGHT: &str = "40 1 3 2";

@@ -1,7 +1,7 @@
 //! Tests `ebb run --events`, which writes each event of a run as a line of JSON.
 
 use ebb_e2e::build::{ebb, foreign_program};
-use ebb_e2e::launch::{Launch, send};
+use ebb_e2e::launch::{Launch, need_paging, send};
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, SMALL};
 use ebb_testing::{eventually, eventually_some};
@@ -10,8 +10,6 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-
-use crate::exec::need_paging;
 
 fn folder() -> (TempDir, PathBuf) {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ebb_e2e::account::Account;
 use ebb_e2e::build::ebb;
 use ebb_e2e::client::{Answer, Connection};
-use ebb_e2e::launch::{Launch, Outcome, Running, may_page, send};
+use ebb_e2e::launch::{Launch, Outcome, Running, need_paging, send};
 use ebb_e2e::same::{need, same};
 use ebb_e2e::tree::{folders_of, is_alive};
 use ebb_e2e::{MIB, SMALL};
@@ -37,14 +37,6 @@ fn until_it_is(run: &mut Running, name: &str) {
     let file = format!("/proc/{}/comm", run.pid());
     let is_it = |_: &Running| fs::read_to_string(&file).is_ok_and(|comm| comm.trim_end() == name);
     run.wait_until("the program", is_it);
-}
-
-/// Skips a test that starts `ebb` by itself where this user may not page.
-#[track_caller]
-pub fn need_paging() {
-    if !may_page() {
-        skip("no userfaultfd for this user; `ebb doctor` says why");
-    }
 }
 
 /// Returns a named pipe, from which a program reads when it is to go on.

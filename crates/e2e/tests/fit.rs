@@ -1,12 +1,10 @@
 //! Tests the reuse curve of pages, and the limit that `ebb fit` finds.
 
 use ebb_e2e::build;
-use ebb_e2e::launch::{Launch, send};
+use ebb_e2e::launch::{Launch, need_paging, send};
 use ebb_testing::{eventually, eventually_some};
 use rustix::process::Signal;
 use std::process::Command;
-
-use crate::exec::need_paging;
 
 fn ebb(words: &[&str]) -> std::process::Output {
     need_paging();

@@ -3,8 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::exec::need_paging;
-use ebb_e2e::launch::{Launch, Outcome, Running, send};
+use ebb_e2e::launch::{Launch, Outcome, Running, need_paging, send};
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, build};
 use ebb_testing::{eventually, give_time, skip};

@@ -11,14 +11,14 @@ use std::process::Command;
 use ebb_e2e::account::need_root;
 use ebb_e2e::build::{self, ebb, foreign_program, program};
 use ebb_e2e::client::{Random, value_of};
-use ebb_e2e::launch::{Launch, Outcome, send};
+use ebb_e2e::launch::{Launch, Outcome, need_paging, send};
 use ebb_e2e::same::{need, same};
 use ebb_e2e::{MIB, SMALL};
 use ebb_testing::eventually;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::exec::{fifo, need_paging, write_to};
+use crate::exec::{fifo, write_to};
 
 const PYTHON: &str = "/usr/bin/python3";
 
