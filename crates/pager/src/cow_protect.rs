@@ -7,7 +7,8 @@
 //! other page.
 //!
 //! * COW-1: Pages to which the kernel writes when a thread ends are left out. The kernel sends no
-//!   message for a fault at that moment, and the write would be lost (`Link::pins`).
+//!   message for a fault at that moment, and the write would be lost (`Link::pins`). In a program
+//!   without hooks the pager looks for them first (`thread_words.rs`).
 //! * COW-2: A page that turns out to be the process's own costs nothing. The protection is removed
 //!   from that page and its neighbours.
 //! * COW-3: The protection concerns only the amount of memory. A page may escape it, because the
@@ -18,6 +19,7 @@ use crate::limits::SLICE_PAGES;
 use crate::mm::{Mm, State};
 use crate::pager::Pager;
 use crate::seam::AddressSpace;
+use crate::thread_words::ThreadWords;
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, Vpn};
 use ebb_sys::pagemap::EXCLUSIVE_RUN_MAX;
@@ -56,6 +58,9 @@ pub fn raise_range(uffd: &dyn AddressSpace, start: u64, end: u64, pins: &[u64]) 
 /// Write-protects a process that shares pages in its fork group. The monitor calls this.
 pub fn raise_all(mm: &Mm) {
     let Some(link) = mm.agent.link() else { return };
+    if !ThreadWords::default().keep(mm) {
+        return;
+    }
     let Some(pins) = link.pins() else { return };
     let areas = mm.lock().areas.clone();
     let all = areas.iter().all(|(start, end)| {

@@ -21,11 +21,17 @@
 //! * INJECT-6: The program makes system calls that it may not expect of itself. A program with a
 //!   seccomp filter that the pager does not have is left as it is. So is a program that locks all
 //!   future memory (`MCL_FUTURE`), because that would fill the pool.
+//! * INJECT-7: The stop of a thread is pending until the thread leaves the kernel. A fault in a
+//!   system call repeats again and again meanwhile. That may use up the CPU time of the control
+//!   group ([`cgroup::may_be_used_up`]). There a forked child is stopped only while it sleeps, and
+//!   not for a page within a call. Its rseq area stays in memory (`thread_words.rs`). A child that
+//!   has run for [`SLEEPLESS`] is stopped anyway, because it makes no such calls.
 
 use crate::config::Config;
 use crate::patience::{Patience, Watch};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_mm::types::Vpn;
+use ebb_sys::cgroup;
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{self, Area};
 use ebb_sys::process::{Pidfd, has_memory_apart, shares_memory};
@@ -42,6 +48,11 @@ use std::time::Duration;
 
 /// Name of the image in the folder of a run.
 pub const IMAGE_NAME: &str = "agent.image";
+
+/// CPU time after which a child that never sleeps is stopped anyway (INJECT-7).
+const SLEEPLESS: Duration = Duration::from_secs(1);
+/// Pause between two looks whether a child sleeps.
+const SLEEP_PAUSE: Duration = Duration::from_millis(1);
 
 /// Size in bytes of the memory mapped into a running program for the agent's start.
 const BORROWED_BYTES: u64 = 128 << 10;
@@ -279,6 +290,14 @@ fn running(
     way: &Way,
     is_apart: impl Fn(u32, u32) -> bool,
 ) -> Result<()> {
+    let is_forked = matches!(Candidate::of(pid, way), Some(Candidate::Forked { .. }));
+    if is_forked && cgroup::may_be_used_up() {
+        let watch = Watch::new(pid);
+        while may_fault_in_a_call(pid) && !watch.has_run(SLEEPLESS) {
+            process.send(0)?;
+            std::thread::sleep(SLEEP_PAUSE);
+        }
+    }
     let mut program = Tracee::interrupt(pid)?;
     // The number may have been another process's, or the process has executed another program. Or
     // it is the child of a vfork, which is about to.
@@ -303,6 +322,17 @@ fn running(
     // The process may have ended.
     let _ = program.unmap(borrowed, BORROWED_BYTES);
     joined
+}
+
+/// Returns whether the first thread of a process may need a page within a system call (INJECT-7).
+fn may_fault_in_a_call(pid: u32) -> bool {
+    match proc::state(pid) {
+        Some('R' | 'D') => true,
+        Some('S') => {
+            !proc::faults_in_user_mode(pid) && proc::waits_for(pid).ends_with("handle_userfault")
+        }
+        _ => false,
+    }
 }
 
 /// Returns whether the page at this address is in memory; true if that cannot be seen.
@@ -585,6 +615,22 @@ mod tests {
         };
         assert_eq!(text(word(2)), "EBB_SOCKET=/run/ebb-1/socket");
         assert_eq!(text(word(3)), "EBB_POOL_BYTES=4096");
+    }
+
+    /// INJECT-7: a run in a fifth of a CPU hung for ever. The pager stopped a child whose rseq area
+    /// was out, and the child's faults used up the time of the group.
+    #[test]
+    fn a_process_that_runs_may_fault_in_a_call() {
+        let start = |script| std::process::Command::new("sh").args(["-c", script]).spawn();
+        let mut spins = start("while :; do :; done").expect("a shell");
+        let mut sleeps = start("exec sleep 1000").expect("a shell");
+        ebb_testing::eventually("a sleep", || !may_fault_in_a_call(sleeps.id()));
+        ebb_testing::eventually("a loop", || proc::state(spins.id()) == Some('R'));
+        assert!(may_fault_in_a_call(spins.id()));
+        for process in [&mut spins, &mut sleeps] {
+            process.kill().expect("it runs");
+            process.wait().expect("it was a child");
+        }
     }
 
     /// INJECT-5: a process that never stops keeps a thread busy, so the number of attempts is

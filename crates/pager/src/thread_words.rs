@@ -1,5 +1,5 @@
-//! Pins the words that the kernel writes when threads end, in programs without hooks that report
-//! them.
+//! Pins the words that the kernel writes when threads end or get a CPU, in programs without hooks
+//! that report them.
 //!
 //! For glibc the kernel clears a word of the thread's descriptor when a thread ends, and wakes a
 //! joining thread. The kernel does not fault the page in for that. If the page is out, the word is
@@ -15,16 +15,16 @@
 //!   page is in the batch, because it was cold before, the thread faults on it again before it
 //!   ends.
 //! * WORDS-3: threads without a list (Go's, the agent's) have no word cleared.
+//! * WORDS-4: the restartable-sequence area of the thread (rseq) is in the descriptor, or a little
+//!   before it ([`RSEQ_WITHIN`]). The kernel writes to it when the thread has got a CPU. A fault of
+//!   that write repeats again and again while a signal or a stop is pending
+//!   ([`ebb_sys::cgroup::may_be_used_up`]). So its page stays in memory, too.
 
 use crate::link::Link;
 use crate::mm::Mm;
 use ebb_mm::types::{MmId, Vpn};
+use ebb_sys::percpu::RSEQ_WITHIN;
 use std::collections::{BTreeMap, HashMap};
-
-/// Distance of the cleared word before the head of the list, in bytes.
-const WORD_BEFORE: u64 = 16;
-/// Size of the head in bytes: next pointer, offset, pending lock.
-const HEAD_BYTES: u64 = 24;
 
 /// Known threads of each address space, with the heads of their lists.
 #[derive(Default)]
@@ -55,18 +55,21 @@ impl ThreadWords {
 }
 
 fn pin(link: &Link, head: u64) {
-    let first = Vpn::of_address(head.saturating_sub(WORD_BEFORE)).0;
-    let last = Vpn::of_address(head.saturating_add(HEAD_BYTES - 1)).0;
+    let first = Vpn::of_address(head.saturating_sub(RSEQ_WITHIN)).0;
+    let last = Vpn::of_address(head.saturating_add(RSEQ_WITHIN)).0;
     (first..=last).for_each(|vpn| link.keep(vpn));
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::RSEQ_WITHIN;
     use std::sync::mpsc::channel;
 
-    /// Shows that [`WORD_BEFORE`] is right for glibc: the word that joiners wait for holds the
-    /// thread's number.
+    /// Distance of the cleared word before the head of the list, in bytes.
+    const WORD_BEFORE: u64 = 16;
+
+    /// Shows that the page of the cleared word is pinned in glibc: the word that joiners wait for
+    /// lies before the list, and holds the thread's number.
     #[test]
     fn the_word_that_is_cleared_lies_before_the_list() {
         let (tell, told) = channel();
@@ -83,6 +86,7 @@ mod tests {
         std::os::unix::fs::FileExt::read_exact_at(&memory, &mut word, head - WORD_BEFORE)
             .expect("it is there");
         assert_eq!(u32::from_ne_bytes(word), number);
+        const { assert!(WORD_BEFORE <= RSEQ_WITHIN) };
         drop(end);
         thread.join().expect("it ends");
     }

@@ -5,6 +5,10 @@
 
 use std::sync::OnceLock;
 
+/// Maximum distance in glibc between a thread's restartable-sequence area and the head of its list
+/// of robust mutexes ([`crate::process::robust_list`]), in bytes.
+pub const RSEQ_WITHIN: u64 = 2048;
+
 /// Returns the offset of the thread's restartable-sequence area from its thread pointer, if glibc
 /// registers one.
 fn rseq_offset() -> Option<isize> {
@@ -97,5 +101,16 @@ mod tests {
         // SAFETY: only asks for a number.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         assert!(cpu_hint() < cpus as usize);
+    }
+
+    #[test]
+    fn the_rseq_area_lies_near_the_list_of_robust_mutexes() {
+        let Some(offset) = rseq_offset() else { return };
+        // SAFETY: takes no argument; in glibc the result is the thread pointer.
+        let pointer = unsafe { libc::pthread_self() };
+        let list = crate::process::robust_list(crate::sched::this_thread());
+        let list = list.expect("of this process").expect("glibc has registered one");
+        let distance = pointer.wrapping_add_signed(offset as i64).abs_diff(list);
+        assert!(distance < RSEQ_WITHIN, "{distance}");
     }
 }

@@ -339,6 +339,13 @@ pub fn waits_for(thread: u32) -> String {
     format!("{} in {place}", state(thread).unwrap_or('?'))
 }
 
+/// Returns whether the first thread of process `pid` waits for a page that it has accessed in user
+/// mode ([`crate::handle::Handle::touches`]).
+#[must_use]
+pub fn faults_in_user_mode(pid: u32) -> bool {
+    read_text(format!("/proc/{pid}/syscall")).is_ok_and(|text| text.starts_with("-1 "))
+}
+
 /// Returns whether process `pid` has other seccomp filters than this process. An unexpected system
 /// call may end such a process. Returns true if the filters cannot be known.
 #[must_use]
