@@ -57,6 +57,27 @@ fn the_readmes_recipe_works_for_an_ordinary_user() {
     assert_eq!(outcome.expect_code(0).text(), "CapEff:\t0000000000000000\n", "handed on");
 }
 
+/// Shows that a program gets its variables and streams although the file of `ebb` has
+/// capabilities. The C library takes some variables from such a program, and opens its closed
+/// streams.
+#[test]
+fn a_program_gets_the_variables_and_streams_that_the_c_library_takes_from_ebb() {
+    let account = able();
+    let taken = "LD_LIBRARY_PATH=/nowhere LOCPATH=/nowhere TMPDIR=/var/tmp TZDIR=/nowhere";
+    let seen = "for n in 0 1 2; do [ -e /proc/$$/fd/$n ] && s=$s+ || s=$s-; done; \
+                echo $LD_LIBRARY_PATH $LOCPATH $TMPDIR $TZDIR $s > seen";
+    let file = account.home().join("seen");
+    for streams in ["<&-", ">&-", "2>&-", "</dev/full >/dev/null"] {
+        let line = |ebb: &str| format!("export {taken}; exec {ebb} sh -c '{seen}' {streams}");
+        let run = |ebb: &str| {
+            account.shell(&line(ebb)).run().expect_code(0);
+            fs::read_to_string(&file).expect("the program ran")
+        };
+        let ebb = format!("{} run --quiet --memory-max 64M --", account.ebb());
+        assert_eq!(run(&ebb), run(""), "{streams}");
+    }
+}
+
 /// Shows that too few processes are reported. Root has no such limit.
 #[test]
 fn too_few_processes_are_reported() {

@@ -1,14 +1,20 @@
-//! Records signal dispositions, blocked signals and closed streams that this process inherited from
-//! its parent. A program that this process starts gets the same.
+//! Records signal dispositions, blocked signals, closed streams and variables that this process
+//! inherited from its parent. A program that this process starts gets the same.
 //!
 //! Rust's runtime changes some of these before `main`: it ignores SIGPIPE and opens closed standard
 //! streams. A constructor therefore records them earlier. Ebb's own processes later change more
 //! dispositions for themselves (see [`keep_going`]).
 //!
+//! A program whose file has capabilities starts in secure mode (`AT_SECURE`, ld.so(8)). Before any
+//! constructor, the C library then removes `LD_PRELOAD`, `TMPDIR` and more from the environment. It
+//! also opens closed streams. The program that this process starts has no capabilities, so it gets
+//! both as they were.
+//!
 //! * INHERITED-1: the record never changes: it is written once, before there is a second thread.
 //! * INHERITED-2: `restore` is safe between `fork` and `exec`, because it only makes system calls
 //!   and reads the record.
 
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,13 +32,60 @@ static BLOCKED: AtomicU64 = AtomicU64::new(0);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn() = note;
+static CONSTRUCTOR: extern "C" fn(libc::c_int, *const *const libc::c_char) = note;
 
-extern "C" fn note() {
+/// Whether the C library opened this stream in secure mode in place of a closed one. It opens each
+/// in the direction in which no program uses it.
+fn was_opened(fd: RawFd) -> bool {
+    const FULL: libc::dev_t = libc::makedev(1, 7);
+    const NULL: libc::dev_t = libc::makedev(1, 3);
+    let (device, direction) = if fd == 0 { (FULL, libc::O_WRONLY) } else { (NULL, libc::O_RDONLY) };
+    // SAFETY: reads flags and the kind of file into storage that outlives the calls.
+    unsafe {
+        let mut kind: libc::stat = std::mem::zeroed();
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fstat(fd, &raw mut kind) == 0
+            && kind.st_rdev == device
+            && flags & libc::O_ACCMODE == direction
+            && flags & libc::O_NOFOLLOW != 0
+    }
+}
+
+/// Returns the variables that the C library has removed to this process's environment.
+///
+/// # Safety
+/// The arguments must be those of a constructor, before there is a second thread.
+unsafe fn give_variables_back(count: libc::c_int, arguments: *const *const libc::c_char) {
+    // SAFETY: the kernel puts the strings of the arguments, of the environment and of the file's
+    // name one after another. They stay there as long as the process.
+    unsafe {
+        let last = *arguments.add(count as usize - 1);
+        let end = libc::getauxval(libc::AT_EXECFN) as *const libc::c_char;
+        let mut at = last.add(libc::strlen(last) + 1);
+        while at < end {
+            let entry = CStr::from_ptr(at).to_bytes();
+            // A name is not empty.
+            if let Some(sign) = (1..entry.len()).find(|&index| entry[index] == b'=')
+                && let Ok(name) = CString::new(&entry[..sign])
+            {
+                libc::setenv(name.as_ptr(), at.add(sign + 1), 0);
+            }
+            at = at.add(entry.len() + 1);
+        }
+    }
+}
+
+extern "C" fn note(count: libc::c_int, arguments: *const *const libc::c_char) {
+    // SAFETY: takes a number.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if is_secure && count > 0 {
+        // SAFETY: this is a constructor.
+        unsafe { give_variables_back(count, arguments) };
+    }
     // SAFETY: reads flags, dispositions and the mask into storage that outlives the calls.
     unsafe {
         for fd in 0..3 {
-            if libc::fcntl(fd, libc::F_GETFD) < 0 {
+            if libc::fcntl(fd, libc::F_GETFD) < 0 || is_secure && was_opened(fd) {
                 CLOSED.fetch_or(1 << fd, Relaxed);
             }
         }
