@@ -167,6 +167,19 @@ pub fn need_paging() {
     }
 }
 
+/// Skips the test with this reason, unless this user is root.
+pub fn need_root_for(why: &str) {
+    if !rustix::process::geteuid().is_root() {
+        ebb_testing::skip(why);
+    }
+}
+
+/// Skips a test that looks into Ebb's own processes. The file of an ordinary user's `ebb` has a
+/// capability, and the kernel shows such a process to root alone.
+pub fn need_sight_of_ebb() {
+    need_root_for("it looks into Ebb's own processes, which root may");
+}
+
 /// A running program.
 pub struct Running {
     launch: Launch,

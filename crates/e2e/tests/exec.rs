@@ -10,7 +10,9 @@ use std::time::Duration;
 use ebb_e2e::account::Account;
 use ebb_e2e::build::ebb;
 use ebb_e2e::client::{Answer, Connection};
-use ebb_e2e::launch::{Launch, Outcome, Running, need_paging, send};
+use ebb_e2e::launch::{
+    Launch, Outcome, Running, need_paging, need_root_for, need_sight_of_ebb, send,
+};
 use ebb_e2e::same::{need, same};
 use ebb_e2e::tree::{folders_of, is_alive};
 use ebb_e2e::{MIB, SMALL};
@@ -57,6 +59,7 @@ pub fn write_to(fifo: &Path, text: &str) {
 
 /// Returns the run's pager and its supervisor.
 fn pager_and_supervisor(run: &Running) -> (i32, i32) {
+    need_sight_of_ebb();
     let own = run.root().find().ebb;
     let parent = |pid: i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -128,6 +131,7 @@ fn expect_itself(run: Running, last: &str) -> Outcome {
 
 #[test]
 fn the_program_has_the_process_number_that_was_started_and_no_child() {
+    need_sight_of_ebb();
     let launch = python(ITSELF).limit(24 * MIB).options("--exec --quiet");
     let outcome = expect_itself(launch.start(), "well");
     outcome.expect_silence();
@@ -352,6 +356,7 @@ open(sys.argv[3]).read()
 
 #[test]
 fn a_daemon_outlives_the_program_that_made_it() {
+    need_sight_of_ebb();
     let (folder, fifo) = fifo();
     let word = folder.path().join("word");
     let launch = python(DAEMON).arg(&word).arg(&fifo).limit(24 * MIB).options("--exec");
@@ -501,7 +506,7 @@ fn the_program_of_an_ordinary_user_has_the_process_number_too() {
 /// wait for that job.
 #[test]
 fn children_from_before_the_exec_are_not_part_of_the_run() {
-    need_paging();
+    need_sight_of_ebb();
     let (folder, fifo) = fifo();
     let file = folder.path().join("report");
     let line = "tail -f /dev/null & echo $!; exec \"$0\" run --exec --memory-max 64M \
@@ -526,6 +531,7 @@ fn children_from_before_the_exec_are_not_part_of_the_run() {
 
 #[test]
 fn a_run_inside_a_run() {
+    need_root_for("the agent goes into no program whose file has capabilities");
     let verify = ebb_e2e::build::program("verify").display().to_string();
     let inner = [
         &ebb().display().to_string(),

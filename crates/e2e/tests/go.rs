@@ -6,7 +6,7 @@ use std::process::Command;
 
 use ebb_e2e::TINY;
 use ebb_e2e::build::{ebb, go_program, script, target};
-use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::launch::{Launch, Outcome, need_root_for};
 use ebb_e2e::same::need;
 use ebb_testing::{eventually_some, skip};
 use tempfile::TempDir;
@@ -209,6 +209,7 @@ fn the_go_compiler_writes_the_same_object_file_in_a_third_of_its_memory() {
 #[test]
 fn a_program_that_is_traced_already_runs_without_an_agent() {
     need("/usr/bin/strace");
+    need_root_for("a traced ebb does not get the capability of its file");
     let words = ["-f", "-o", "/dev/null", &ebb().display().to_string(), "run", "--memory-max"];
     let program = work();
     let run = ["16M", "--", &program, "fills", "8"];

@@ -3,7 +3,7 @@
 //! elsewhere.
 
 use ebb_e2e::account::{alone, need_root};
-use ebb_e2e::launch::Launch;
+use ebb_e2e::launch::{Launch, need_root_for};
 use ebb_e2e::{MIB, SMALL, TINY};
 use ebb_testing::{eventually, skip};
 use std::fs;
@@ -235,5 +235,6 @@ fn a_signal_arrives_on_a_stack_whose_pages_are_stored() {
 
 #[test]
 fn a_userfaultfd_of_the_program_is_refused_at_worst() {
+    need_root_for("its userfaultfd reports the kernel's faults, too, which root's may");
     case("own-userfaultfd");
 }

@@ -3,7 +3,7 @@
 
 use ebb_e2e::MIB;
 use ebb_e2e::build::{ebb, root};
-use ebb_e2e::launch::{Launch, Running};
+use ebb_e2e::launch::{Launch, Running, need_sight_of_ebb};
 use ebb_e2e::same::need;
 use ebb_testing::{HANG, eventually, eventually_some};
 use std::collections::BTreeSet;
@@ -138,6 +138,7 @@ fn the_figures_are_served_while_the_run_lasts_and_nothing_else_is() {
 /// connections is bounded.
 #[test]
 fn hostile_connections_do_no_harm() {
+    need_sight_of_ebb();
     let program = Program::start();
     let at = &program.at;
     let mut held = Vec::new();

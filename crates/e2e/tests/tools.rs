@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use ebb_e2e::launch::Launch;
+use ebb_e2e::launch::{Launch, need_root_for};
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, SMALL, build};
 use ebb_testing::skip;
@@ -66,6 +66,7 @@ fn a_program_under_valgrind_runs_on_by_itself() {
 
 #[test]
 fn a_debugger_runs_a_program_and_is_run_around_it() {
+    need_root_for("a traced ebb does not get the capability of its file");
     if ebb_sys::cgroup::may_be_used_up() {
         // The debugger polls when its program ends, and a signal is pending then (docs/limits.md).
         skip("a control group limits CPU time: a signal in a system call may use it up");
@@ -84,6 +85,7 @@ fn a_debugger_runs_a_program_and_is_run_around_it() {
 
 #[test]
 fn a_tracer_is_run_around_a_program() {
+    need_root_for("a traced ebb does not get the capability of its file");
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let filler = filler(&folder, "-O0");
     let trace = folder.path().join("trace");
