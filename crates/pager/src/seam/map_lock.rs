@@ -15,10 +15,11 @@
 //! * MAPLOCK-4: fault threads make the calls themselves ([`make_own_calls`]). A helper takes half
 //!   as long as the answer to a fault. Fault threads answer no fault of a stuck process.
 //!
-//! Each thread that makes such calls has a helper of its own, with its priority. Takes no lock.
+//! Each thread that makes such calls has a helper of its own, with its priority and on its CPUs.
+//! Takes no lock.
 
 use crate::patience::Patience;
-use ebb_sys::sched;
+use ebb_sys::sched::{self, CpuSet};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ type Call = Box<dyn FnOnce() + Send>;
 /// A thread that makes calls for another.
 struct Helper {
     thread: u32,
+    /// CPUs that it may use.
+    cpus: Option<CpuSet>,
     calls: Sender<Call>,
 }
 
@@ -59,7 +62,17 @@ impl Helper {
             made.into_iter().for_each(|call| call());
         };
         std::thread::Builder::new().name("map-lock".to_owned()).spawn(run).ok()?;
-        Some(Self { thread: receive.recv().ok()?, calls })
+        Some(Self { thread: receive.recv().ok()?, cpus: None, calls })
+    }
+
+    /// Keeps the helper on the CPUs of its caller (`cpu_follow.rs`).
+    fn follow(&mut self) {
+        let cpus = CpuSet::of_this_thread().ok();
+        if cpus != self.cpus {
+            // The call can be made on any CPU.
+            let _ = cpus.as_ref().map(|cpus| cpus.confine(self.thread));
+            self.cpus = cpus;
+        }
     }
 }
 
@@ -91,7 +104,8 @@ impl MapLock {
         if makes_own_calls() {
             return call();
         }
-        let Some(helper) = HELPER.take().or_else(Helper::start) else { return call() };
+        let Some(mut helper) = HELPER.take().or_else(Helper::start) else { return call() };
+        helper.follow();
         let (send, receive) = mpsc::channel();
         let (is_over, stuck) = (Arc::new(AtomicBool::new(false)), self.stuck.clone());
         let its_end = is_over.clone();
