@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebb_e2e::MIB;
 use ebb_e2e::busy::Busy;
 use ebb_e2e::client::Random;
-use ebb_e2e::launch::{Launch, Running, send};
+use ebb_e2e::launch::{Launch, Running, need_sight_of_ebb, send};
 use ebb_e2e::tree::{began, folders_of, is_alive};
 use ebb_testing::{eventually_is, give_time};
 use rustix::process::Signal;
@@ -19,6 +19,7 @@ fn victims(run: &Running, supervisor: bool) -> Vec<i32> {
 
 /// Runs a program that does not end by itself, and kills the supervisor or Ebb's other processes.
 fn end_of(launch: &Launch, number: u64, random: &mut Random) {
+    need_sight_of_ebb();
     let mut run = launch.start();
     // A supervisor that dies before it has a pager leaves its folder, which the next run removes.
     run.wait_until("its program", |run| !run.root().find().program.is_empty());
