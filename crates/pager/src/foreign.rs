@@ -24,7 +24,7 @@ use crate::mm::Mm;
 use crate::monitor::CENSUS;
 use crate::pager::Pager;
 use crate::patience::{Moment, Watch};
-use crate::seam::{self, Clock, MapLock};
+use crate::seam::{self, Clock};
 use crate::sharing::Holdings;
 use crate::telemetry::Telemetry;
 use crate::unmanaged::Kind;
@@ -87,7 +87,6 @@ struct ForeignProcess {
     attempts: u32,
     /// Time of the last measurement.
     looked: Instant,
-    map_lock: MapLock,
 }
 
 impl ForeignProcess {
@@ -105,13 +104,12 @@ impl ForeignProcess {
             injection: Attempt::No,
             attempts: 0,
             looked: clock.now(),
-            map_lock: MapLock::default(),
         })
     }
 
     /// Measures how many pages of the process count elsewhere.
     fn look(&mut self, clock: &Clock, pid: u32, has_parent: bool) {
-        let own = seam::own_pages(pid, &self.map_lock, has_parent);
+        let own = seam::own_pages(pid, has_parent);
         self.unseen = own.is_err();
         // If they may not be seen, all pages are taken for its own.
         let own = own.unwrap_or(u64::MAX);
@@ -179,7 +177,7 @@ impl ForeignProcess {
             }
         }
         let folder = pager.config.socket.parent();
-        self.kind = match self.map_lock.call(move || proc::areas(pid)) {
+        self.kind = match proc::areas(pid) {
             Ok(areas) => kind(&areas, folder, self.chances),
             // The process is another user's.
             Err(_) => (self.chances >= SIGHTINGS).then_some(Kind::NoAgent),
@@ -203,7 +201,7 @@ impl ForeignProcess {
         if pager.run.detach.is_on() {
             return;
         }
-        self.injection = pager.host.inject(&pager.config, pid, &self.map_lock);
+        self.injection = pager.host.inject(&pager.config, pid);
         self.attempts += u32::from(matches!(self.injection, Attempt::Begun(_)));
     }
 

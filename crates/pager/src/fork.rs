@@ -476,10 +476,7 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     let mut seen = process.passing().or_else(sees);
     // The process has forked and ended. Its number vanishes before its memory does.
     let wait = Wait::new(&pager.clock, Patience::Passing);
-    while seen.is_err()
-        && parent.uffd.is_alive()
-        && (parent.is_stuck() || !wait.is_over(&pager.clock))
-    {
+    while seen.is_err() && parent.uffd.is_alive() && !wait.is_over(&pager.clock) {
         pager.host.sleep(END_PAUSE);
         seen = process.passing().or_else(sees);
     }

@@ -90,8 +90,7 @@ fn read_all(pager: &Pager, process: &Mm, addresses: &[u64], pages: &mut [Page]) 
         if got > 0 {
             continue;
         }
-        let is_over = wait.is_over(&pager.clock) && !process.is_stuck();
-        if is_over || !process.uffd.is_alive() {
+        if wait.is_over(&pager.clock) || !process.uffd.is_alive() {
             at += 1;
         } else {
             pager.host.sleep(BEAT);

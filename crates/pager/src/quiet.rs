@@ -100,10 +100,6 @@ impl AddressSpace for Quiet {
         true
     }
 
-    fn is_stuck(&self) -> bool {
-        false
-    }
-
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -13,7 +13,7 @@
 //!   Ebb inspects it without the right, by what the kernel allows that user, who may inspect the
 //!   user's own namespaces.
 
-use crate::seam::{Connection, MapLock, makes_own_calls};
+use crate::seam::Connection;
 use ebb_sys::descriptor::close_aside;
 use ebb_sys::handle::Handle;
 use ebb_sys::lifeline::Lifeline;
@@ -24,13 +24,12 @@ use ebb_sys::process::Pidfd;
 use ebb_sys::socket::Socket;
 use ebb_sys::{rights, sched, trace};
 use rustix::io::Errno;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Whether the thread of an agent gets a CPU.
@@ -114,8 +113,6 @@ pub trait Process: Debug + Send + Sync {
     fn passing(&self) -> io::Result<Passing>;
     /// Whether a signal or a debugger has stopped it; the freezer does not count.
     fn is_stopped(&self) -> bool;
-    /// Whether a call waits in vain for the lock of its memory map (`map_lock.rs`).
-    fn is_stuck(&self) -> bool;
     /// Kills the process.
     fn kill(&self);
     /// Returns a descriptor that ties the process to the lifeline while it is open: the process is
@@ -143,10 +140,9 @@ pub trait Process: Debug + Send + Sync {
 /// A process of the machine.
 #[derive(Debug)]
 pub struct Known {
-    handle: Arc<Handle>,
-    memory: Arc<Memory>,
-    page_map: Arc<Pagemap>,
-    map_lock: MapLock,
+    handle: Handle,
+    memory: Memory,
+    page_map: Pagemap,
     sizes: Statm,
     /// The agent's thread in the pager's namespace, and the sizes read through it. The sizes of the
     /// first thread are zero once that has ended.
@@ -167,35 +163,9 @@ impl Known {
             Err(_) if handle.pidfd().has_ended() => return Err(Errno::SRCH.into()),
             opened => opened?,
         };
-        Ok(Self {
-            handle: Arc::new(handle),
-            memory: Arc::new(memory),
-            page_map: Arc::new(page_map),
-            map_lock: MapLock::default(),
-            sizes,
-            thread: OnceLock::new(),
-            strayed: AtomicBool::new(false),
-            left: AtomicBool::new(false),
-        })
-    }
-
-    /// Reads the page map, which takes the lock of the memory map.
-    fn page_map<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Pagemap) -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        let page_map = self.page_map.clone();
-        self.map_lock.call(move || read(&page_map))
-    }
-
-    /// Reads a file that takes the lock of the memory map, through the agent's thread if that is
-    /// known.
-    fn file<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Handle, Option<u32>) -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        let (handle, thread) = (self.handle.clone(), self.thread());
-        self.map_lock.call(move || look(&handle, |handle| read(handle, thread)))
+        let (thread, strayed, left) =
+            (OnceLock::new(), AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { handle, memory, page_map, sizes, thread, strayed, left })
     }
 
     fn seen_through(&self) -> Option<&(u32, Statm)> {
@@ -246,29 +216,11 @@ fn look<T>(handle: &Handle, look: impl FnOnce(&Handle) -> io::Result<T>) -> io::
     seen
 }
 
-thread_local! {
-    /// Buffer into which a helper reads pages.
-    static BUFFER: RefCell<Vec<[u8; 4096]>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Collects the runs that a scan finds.
-fn collect(
-    scan: impl FnOnce(&mut dyn FnMut(u64, u64)) -> io::Result<()>,
-) -> io::Result<Vec<(u64, u64)>> {
-    let mut runs = Vec::new();
-    scan(&mut |start, end| runs.push((start, end)))?;
-    Ok(runs)
-}
-
 /// Returns the number of anonymous pages that process `pid` has to itself, or by its share, if it
-/// may be inspected. `map_lock` is the lock of its memory map.
-pub fn own_pages(pid: u32, map_lock: &MapLock, alone: bool) -> io::Result<u64> {
-    let handle = Handle::open(pid)?;
-    map_lock.call(move || {
-        look(&handle, |handle| match alone {
-            true => handle.private_dirty_pages(),
-            false => handle.proportional_anonymous_pages(None),
-        })
+/// may be inspected.
+pub fn own_pages(pid: u32, alone: bool) -> io::Result<u64> {
+    look(&Handle::open(pid)?, |handle| {
+        if alone { handle.private_dirty_pages() } else { handle.proportional_anonymous_pages(None) }
     })
 }
 
@@ -325,36 +277,23 @@ impl Process for Known {
     }
 
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
-        if makes_own_calls() && !self.is_stuck() {
-            return self.memory.read_pages(addresses, pages);
-        }
-        let (memory, addresses) = (self.memory.clone(), addresses.to_vec());
-        // A call that is left behind keeps the buffer.
-        let mut buffer = BUFFER.take();
-        buffer.resize(buffer.len().max(addresses.len()), [0; 4096]);
-        let (got, buffer) = self.map_lock.call(move || {
-            let got = memory.read_pages(&addresses, &mut buffer);
-            Ok((got, buffer))
-        })?;
-        let copied = got.inspect(|&got| pages[..got].copy_from_slice(&buffer[..got]));
-        BUFFER.set(buffer);
-        copied
+        self.memory.read_pages(addresses, pages)
     }
 
     fn is_present(&self, page: u64) -> io::Result<bool> {
-        self.page_map(move |map| map.is_present(page))
+        self.page_map.is_present(page)
     }
 
     fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
-        self.page_map(move |map| map.unmapped(page, count))
+        self.page_map.unmapped(page, count)
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
-        self.page_map(move |map| map.exclusive_run(page, most))
+        self.page_map.exclusive_run(page, most)
     }
 
     fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
-        self.page_map(move |map| map.shared(page, count))
+        self.page_map.shared(page, count)
     }
 
     fn scan_present(
@@ -363,20 +302,15 @@ impl Process for Known {
         end: u64,
         found: &mut dyn FnMut(u64, u64),
     ) -> io::Result<()> {
-        let runs =
-            self.page_map(move |map| collect(|found| map.scan_present(start, end, found)))?;
-        runs.into_iter().for_each(|(start, end)| found(start, end));
-        Ok(())
+        self.page_map.scan_present(start, end, found)
     }
 
     fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
-        let runs = self.page_map(move |map| collect(|found| map.scan_zero(start, end, found)))?;
-        runs.into_iter().for_each(|(start, end)| found(start, end));
-        Ok(())
+        self.page_map.scan_zero(start, end, found)
     }
 
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
-        self.page_map(move |map| map.reach(start, end, most))
+        self.page_map.reach(start, end, most)
     }
 
     fn sizes(&self) -> io::Result<(u64, u64)> {
@@ -384,28 +318,23 @@ impl Process for Known {
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
-        self.file(Handle::proportional_anonymous_pages)
+        look(&self.handle, |handle| handle.proportional_anonymous_pages(self.thread()))
     }
 
     fn areas(&self) -> io::Result<Vec<Area>> {
-        self.file(Handle::areas)
+        look(&self.handle, |handle| handle.areas(self.thread()))
     }
 
     fn areas_in(&self, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>> {
-        let ranges = ranges.to_vec();
-        self.file(move |handle, thread| handle.areas_in(thread, &ranges))
+        look(&self.handle, |handle| handle.areas_in(self.thread(), ranges))
     }
 
     fn passing(&self) -> io::Result<Passing> {
-        self.file(Handle::passing)
+        look(&self.handle, |handle| handle.passing(self.thread()))
     }
 
     fn is_stopped(&self) -> bool {
         self.handle.is_stopped(self.thread())
-    }
-
-    fn is_stuck(&self) -> bool {
-        self.map_lock.is_stuck()
     }
 
     fn kill(&self) {

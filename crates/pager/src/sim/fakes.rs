@@ -5,12 +5,10 @@
 //! ([`super::driver::point`]).
 
 use super::driver::point;
-use super::world::{Change, Doing, Id, LateCall, POOL, Told, World};
+use super::world::{Change, Doing, Id, POOL, Told, World};
 use crate::config::Config;
 use crate::processes::Processes;
-use crate::seam::{
-    AddressSpace, AgentRuns, Connection, Event, Host, Line, MapLock, Process, Storage,
-};
+use crate::seam::{AddressSpace, AgentRuns, Connection, Event, Host, Line, Process, Storage};
 use crate::signal::Signal;
 use ebb_agent::protocol::{HELLO_START, Hello, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_mm::types::SlotId;
@@ -71,17 +69,6 @@ fn pages(start: u64, len: u64) -> (u64, u64) {
     (start >> 12, (start + len) >> 12)
 }
 
-impl FakeSpace {
-    fn set_protection(&self, (start, end): (u64, u64), protect: bool) -> Result<(), PlaceError> {
-        point();
-        let mut world = self.world.lock();
-        if world.is_locked(self.id, Some(LateCall::Protect { start, end, protect })) {
-            return Err(PlaceError::Changing);
-        }
-        world.set_protection(self.id, (start, end), protect)
-    }
-}
-
 impl AddressSpace for FakeSpace {
     fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
         point();
@@ -116,8 +103,6 @@ impl AddressSpace for FakeSpace {
                     Event::Remap { from: from << 12, to: to << 12, len: pages << 12 }
                 }
                 Change::Fork { child } => {
-                    // The pager is about to ask the parent.
-                    space.map_lock.held |= world.locks && world.rng.once_in(2);
                     Event::Fork(Box::new(FakeSpace { world: self.world.clone(), id: child }))
                 }
             });
@@ -135,12 +120,7 @@ impl AddressSpace for FakeSpace {
 
     fn register(&self, start: u64, len: u64, _: Mode) -> io::Result<()> {
         point();
-        let (start, end) = pages(start, len);
-        let mut world = self.world.lock();
-        if world.is_locked(self.id, Some(LateCall::Register { start, end })) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let registered = world.register(self.id, (start, end));
+        let registered = self.world.lock().register(self.id, pages(start, len));
         if registered { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
@@ -159,20 +139,18 @@ impl AddressSpace for FakeSpace {
     }
 
     fn protect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
-        self.set_protection(pages(start, len), true)
+        point();
+        self.world.lock().set_protection(self.id, pages(start, len), true)
     }
 
     fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
-        self.set_protection(pages(start, len), false)
+        point();
+        self.world.lock().set_protection(self.id, pages(start, len), false)
     }
 
     fn poison(&self, address: u64, _: u64) -> Result<(), PlaceError> {
         point();
-        let mut world = self.world.lock();
-        if world.is_locked(self.id, None) {
-            return Err(PlaceError::Changing);
-        }
-        world.poison(self.id, address >> 12)
+        self.world.lock().poison(self.id, address >> 12)
     }
 
     fn wake(&self, start: u64, len: u64) -> io::Result<()> {
@@ -186,11 +164,6 @@ impl AddressSpace for FakeSpace {
 
     fn is_alive(&self, _: u64) -> bool {
         self.world.lock().spaces[self.id].alive
-    }
-
-    fn is_stuck(&self) -> bool {
-        let lock = &self.world.lock().spaces[self.id].map_lock;
-        lock.held && lock.found
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -235,7 +208,7 @@ impl FakeProcess {
     ) -> io::Result<()> {
         point();
         let there: Vec<u64> = {
-            let world = self.locked()?;
+            let world = self.world.lock();
             let space = &world.spaces[self.id];
             if !space.alive {
                 return Err(Self::gone());
@@ -249,26 +222,10 @@ impl FakeProcess {
         Ok(())
     }
 
-    fn count(
-        &self,
-        page: u64,
-        most: u64,
-        good: impl Fn(&super::world::Page) -> bool,
-    ) -> io::Result<u64> {
-        let world = self.locked()?;
+    fn count(&self, page: u64, most: u64, good: impl Fn(&super::world::Page) -> bool) -> u64 {
+        let world = self.world.lock();
         let space = &world.spaces[self.id];
-        let pages = page..page + most;
-        Ok(pages.take_while(|at| space.pages.get(at).is_some_and(&good)).count() as u64)
-    }
-
-    /// Returns the world for a call that takes the lock of the memory map; an error if a thread
-    /// holds that.
-    fn locked(&self) -> io::Result<MutexGuard<'_, World>> {
-        let mut world = self.world.lock();
-        if world.is_locked(self.id, None) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        Ok(world)
+        (page..page + most).take_while(|at| space.pages.get(at).is_some_and(&good)).count() as u64
     }
 }
 
@@ -313,7 +270,7 @@ impl Process for FakeProcess {
 
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
         point();
-        let mut world = self.locked()?;
+        let mut world = self.world.lock();
         if !world.spaces[self.id].alive {
             return Ok(0);
         }
@@ -340,11 +297,11 @@ impl Process for FakeProcess {
     }
 
     fn is_present(&self, page: u64) -> io::Result<bool> {
-        Ok(self.count(page, 1, |_| true)? == 1)
+        Ok(self.count(page, 1, |_| true) == 1)
     }
 
     fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
-        let world = self.locked()?;
+        let world = self.world.lock();
         let space = &world.spaces[self.id];
         let pages = page..page + count as u64;
         let nothing = |at: u64| !space.pages.contains_key(&at) && !space.guards.contains(&at);
@@ -352,11 +309,11 @@ impl Process for FakeProcess {
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
-        Ok(self.count(page, most as u64, |page| page.is_exclusive() && !page.zero)? as usize)
+        Ok(self.count(page, most as u64, |page| page.is_exclusive() && !page.zero) as usize)
     }
 
     fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
-        let world = self.locked()?;
+        let world = self.world.lock();
         let range = world.spaces[self.id].pages.range(page..page + count);
         Ok(range.filter(|(_, page)| !page.is_exclusive()).count() as u64)
     }
@@ -375,7 +332,7 @@ impl Process for FakeProcess {
     }
 
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
-        let world = self.locked()?;
+        let world = self.world.lock();
         let range = world.spaces[self.id].pages.range(start >> 12..end >> 12);
         let last = range.map(|(&page, _)| page).nth(most as usize - 1);
         Ok(last.map_or(end, |page| (page + 1) << 12))
@@ -386,7 +343,7 @@ impl Process for FakeProcess {
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
-        let mut world = self.locked()?;
+        let mut world = self.world.lock();
         world.walks += 1;
         let space = &world.spaces[self.id];
         let share = |page: &super::world::Page| 1.0 / Arc::strong_count(&page.frame) as f64;
@@ -396,7 +353,7 @@ impl Process for FakeProcess {
 
     fn areas(&self) -> io::Result<Vec<Area>> {
         point();
-        let world = self.locked()?;
+        let world = self.world.lock();
         let space = &world.spaces[self.id];
         if !space.alive {
             return Err(Self::gone());
@@ -423,7 +380,7 @@ impl Process for FakeProcess {
 
     fn passing(&self) -> io::Result<Passing> {
         point();
-        let world = self.locked()?;
+        let world = self.world.lock();
         let space = &world.spaces[self.id];
         if !space.alive {
             return Err(Self::gone());
@@ -438,11 +395,6 @@ impl Process for FakeProcess {
 
     fn is_stopped(&self) -> bool {
         self.world.lock().spaces[self.id].is_stopped()
-    }
-
-    fn is_stuck(&self) -> bool {
-        // The address space says so.
-        false
     }
 
     fn tie(&self, _: &Lifeline) -> io::Result<Option<OwnedFd>> {
@@ -842,7 +794,7 @@ impl Host for FakeHost {
     }
 
     fn own_runs(&self) -> RunTimes {
-        RunTimes { waited_ns: self.world.lock().waited_ns, ..RunTimes::default() }
+        RunTimes::default()
     }
 
     fn wait(&self, signal: &Signal, limit: Duration) -> bool {
@@ -901,7 +853,7 @@ impl Host for FakeHost {
         false
     }
 
-    fn inject(&self, _: &Config, _: u32, _: &MapLock) -> crate::inject::Attempt {
+    fn inject(&self, _: &Config, _: u32) -> crate::inject::Attempt {
         crate::inject::Attempt::No
     }
 
