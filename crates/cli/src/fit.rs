@@ -8,8 +8,8 @@
 use crate::run::memory_total;
 use crate::{program, size};
 use ebb_pager::patience::Patience;
-use ebb_sys::process;
 use ebb_sys::signals::{self, Signal, Signals};
+use ebb_sys::{inherited, process};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -266,7 +266,8 @@ fn folder() -> Result<Folder, String> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| format!("cannot get a random number: {error}"))?;
-    let path = std::env::temp_dir().join(format!("ebb-fit-{:016x}", u64::from_ne_bytes(random)));
+    let folder = inherited::variable("TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let path = folder.join(format!("ebb-fit-{:016x}", u64::from_ne_bytes(random)));
     std::fs::DirBuilder::new()
         .mode(0o700)
         .create(&path)
@@ -340,6 +341,7 @@ impl Runner<'_> {
         };
         let stderr = File::create(&said).map_err(cannot)?;
         command.stdin(stdin).stdout(Stdio::null()).stderr(stderr);
+        command.envs(inherited::removed_variables().iter().cloned());
         process::prepare_child(&mut command);
         let began = Instant::now();
         let mut child = command.spawn().map_err(cannot)?;

@@ -1,5 +1,6 @@
 //! The commands that `ebb-lab` carries out: their lines in the help, and the start of `ebb-lab`.
 
+use ebb_sys::inherited;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
@@ -36,7 +37,10 @@ pub fn start() -> Option<ExitCode> {
     }
     let beside = std::env::current_exe().ok().map(|ebb| ebb.with_file_name(PROGRAM));
     for program in beside.into_iter().chain([PathBuf::from(PROGRAM)]) {
-        let error = Command::new(&program).args(&words).exec();
+        let error = Command::new(&program)
+            .args(&words)
+            .envs(inherited::removed_variables().iter().cloned())
+            .exec();
         if error.kind() != ErrorKind::NotFound {
             crate::tell(format_args!("cannot start {}: {error}", program.display()));
             return Some(ExitCode::from(2));

@@ -284,7 +284,7 @@ pub fn serve_metrics(listener: TcpListener, socket: PathBuf) {
 pub fn command(path: &Path, words: &[OsString], folder: &Folder, pool_bytes: u64) -> Command {
     let mut command = Command::new(path);
     std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
-    command.args(&words[1..]);
+    command.args(&words[1..]).envs(inherited::removed_variables().iter().cloned());
     command.env("LD_PRELOAD", preload(&folder.agent()));
     if program::has_address_sanitizer(path) {
         // The library of Address Sanitizer asks to be loaded before all others, but works without
@@ -565,7 +565,7 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
 /// get the program's calls first, as without the agent, and pass them on to the agent. The agent of
 /// an outer run is left out. Two agents would both join this run, and every page would count twice.
 fn preload(agent: &Path) -> OsString {
-    let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let others = inherited::variable("LD_PRELOAD").unwrap_or_default();
     let around = std::env::var_os(ENV_SOCKET).map(PathBuf::from);
     preload_list(agent, &others, around.as_deref().and_then(Path::parent))
 }
@@ -617,6 +617,7 @@ impl Supervisor {
         };
         let pager = Command::new("/proc/self/exe")
             .arg("__pager")
+            .envs(inherited::variable("TMPDIR").map(|path| ("TMPDIR", path)))
             .stdin(Stdio::from(other))
             .stdout(stdout)
             .spawn()

@@ -18,7 +18,7 @@ use ebb_testing::{eventually_some, skip};
 use rustix::process::{Resource, getrlimit};
 
 use crate::build;
-use crate::launch::{Launch, Outcome};
+use crate::launch::{Launch, Outcome, need_root_for};
 use crate::same::need;
 
 const DEVICE: &str = "/dev/userfaultfd";
@@ -26,9 +26,7 @@ const DEVICE: &str = "/dev/userfaultfd";
 /// Skips the test without root.
 #[track_caller]
 pub fn need_root() {
-    if !rustix::process::getuid().is_root() {
-        skip("it needs root");
-    }
+    need_root_for("it needs root");
 }
 
 /// Skips the test if this user may not lock so many bytes.

@@ -154,6 +154,7 @@ impl Launch {
 
 /// Skips the test if this user may not page programs. That takes a userfaultfd that reports the
 /// kernel's faults, too, and the right to follow forks.
+#[track_caller]
 pub fn need_paging() {
     let device = || File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
     let setting = || fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
@@ -168,6 +169,7 @@ pub fn need_paging() {
 }
 
 /// Skips the test with this reason, unless this user is root.
+#[track_caller]
 pub fn need_root_for(why: &str) {
     if !rustix::process::geteuid().is_root() {
         ebb_testing::skip(why);
@@ -176,6 +178,7 @@ pub fn need_root_for(why: &str) {
 
 /// Skips a test that looks into Ebb's own processes. The file of an ordinary user's `ebb` has a
 /// capability, and the kernel shows such a process to root alone.
+#[track_caller]
 pub fn need_sight_of_ebb() {
     need_root_for("it looks into Ebb's own processes, which root may");
 }

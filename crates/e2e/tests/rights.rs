@@ -16,6 +16,7 @@ use ebb_e2e::same::need;
 use ebb_pager::{Config, ReportFormat, SupervisorMessage};
 use ebb_testing::skip;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::Signal;
 
 /// Largest number of rounds of `ebb doctor` until no required feature is missing.
 const ROUNDS_MAX: usize = 4;
@@ -76,6 +77,33 @@ fn a_program_gets_the_variables_and_streams_that_the_c_library_takes_from_ebb() 
         let ebb = format!("{} run --quiet --memory-max 64M --", account.ebb());
         assert_eq!(run(&ebb), run(""), "{streams}");
     }
+}
+
+/// Returns the environment of the run's process whose arguments begin with these words.
+fn environment_of(run: &Running, words: &[&str]) -> String {
+    let begin: String = words.iter().map(|word| format!("{word}\0")).collect();
+    let text = |pid, file| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let tree = run.root().descendants();
+    let found = tree.all().find(|&pid| text(pid, "cmdline").starts_with(&begin));
+    found.map_or_else(String::new, |pid| text(pid, "environ"))
+}
+
+/// Shows that Ebb's own processes do not get these variables. The C library loads code by some of
+/// them, and that code would have the capability of the file.
+#[test]
+fn a_variable_by_which_the_c_library_loads_code_stays_out_of_ebb() {
+    let account = able();
+    let ebb = account.ebb();
+    let line =
+        format!("export GCONV_PATH=/nowhere; exec {ebb} run --quiet --memory-max 64M sleep 1000");
+    let mut run = account.shell(&line).start();
+    run.wait_until("the program", |run| {
+        environment_of(run, &["sleep", "1000"]).contains("GCONV_PATH=/nowhere\0")
+    });
+    let of_pager = environment_of(&run, &["/proc/self/exe", "__pager"]);
+    assert!(of_pager.contains("PATH=") && !of_pager.contains("GCONV_PATH"), "{of_pager}");
+    run.signal(Signal::TERM);
+    run.finish().expect_code(128 + 15);
 }
 
 /// Shows that too few processes are reported. Root has no such limit.

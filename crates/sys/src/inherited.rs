@@ -13,9 +13,13 @@
 //! * INHERITED-1: the record never changes: it is written once, before there is a second thread.
 //! * INHERITED-2: `restore` is safe between `fork` and `exec`, because it only makes system calls
 //!   and reads the record.
+//! * INHERITED-3: a removed variable never returns to the environment of this process, which may
+//!   have a right that its user lacks. By `GCONV_PATH` and others the C library loads code.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,6 +33,11 @@ static CLOSED: AtomicU64 = AtomicU64::new(0);
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 /// Signals that were blocked at the start, in the kernel's format.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
+
+type Variables = Vec<(OsString, OsString)>;
+
+/// Variables that the C library has removed.
+static REMOVED: OnceLock<Variables> = OnceLock::new();
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -51,11 +60,12 @@ fn was_opened(fd: RawFd) -> bool {
     }
 }
 
-/// Returns the variables that the C library has removed to this process's environment.
+/// Returns the variables that the C library has removed from this process's environment.
 ///
 /// # Safety
-/// The arguments must be those of a constructor, before there is a second thread.
-unsafe fn give_variables_back(count: libc::c_int, arguments: *const *const libc::c_char) {
+/// The arguments must be those of a constructor, and at least one.
+unsafe fn removed(count: libc::c_int, arguments: *const *const libc::c_char) -> Variables {
+    let mut removed = Variables::new();
     // SAFETY: the kernel puts the strings of the arguments, of the environment and of the file's
     // name one after another. They stay there as long as the process.
     unsafe {
@@ -64,15 +74,29 @@ unsafe fn give_variables_back(count: libc::c_int, arguments: *const *const libc:
         let mut at = last.add(libc::strlen(last) + 1);
         while at < end {
             let entry = CStr::from_ptr(at).to_bytes();
-            // A name is not empty.
-            if let Some(sign) = (1..entry.len()).find(|&index| entry[index] == b'=')
-                && let Ok(name) = CString::new(&entry[..sign])
-            {
-                libc::setenv(name.as_ptr(), at.add(sign + 1), 0);
-            }
             at = at.add(entry.len() + 1);
+            // A name is not empty.
+            let Some(sign) = (1..entry.len()).find(|&index| entry[index] == b'=') else { continue };
+            let [name, value] = [&entry[..sign], &entry[sign + 1..]].map(OsStr::from_bytes);
+            if std::env::var_os(name).is_none() && !removed.iter().any(|(other, _)| other == name) {
+                removed.push((name.to_owned(), value.to_owned()));
+            }
         }
     }
+    removed
+}
+
+/// Returns the variables of the user that the C library has removed, for the environment of a
+/// program (INHERITED-3).
+pub fn removed_variables() -> &'static [(OsString, OsString)] {
+    REMOVED.get().map_or(&[], Vec::as_slice)
+}
+
+/// Returns a variable as the user has set it.
+#[must_use]
+pub fn variable(name: &str) -> Option<OsString> {
+    let removed = || removed_variables().iter().find(|(other, _)| other == name);
+    std::env::var_os(name).or_else(|| removed().map(|(_, value)| value.clone()))
 }
 
 extern "C" fn note(count: libc::c_int, arguments: *const *const libc::c_char) {
@@ -80,7 +104,7 @@ extern "C" fn note(count: libc::c_int, arguments: *const *const libc::c_char) {
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if is_secure && count > 0 {
         // SAFETY: this is a constructor.
-        unsafe { give_variables_back(count, arguments) };
+        let _ = REMOVED.set(unsafe { removed(count, arguments) });
     }
     // SAFETY: reads flags, dispositions and the mask into storage that outlives the calls.
     unsafe {

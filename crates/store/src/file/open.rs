@@ -9,6 +9,7 @@
 use crate::error::StoreError;
 use ebb_mm::types::PAGE_SIZE;
 use ebb_sys::anon::AnonBuffer;
+use ebb_sys::inherited;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -45,7 +46,7 @@ pub(crate) fn open(path: Option<&Path>) -> Result<SwapFile, StoreError> {
 /// Creates a file in $TMPDIR, /var/tmp or /tmp: the first that is on a disk, else the first that
 /// works at all.
 fn in_default_folder() -> Result<(OwnedFd, PathBuf), StoreError> {
-    let set = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let set = inherited::variable("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let folders = set.into_iter().chain(["/var/tmp".into(), "/tmp".into()]);
     let (in_ram, on_disk): (Vec<PathBuf>, Vec<_>) = folders.partition(|path| is_in_ram(path));
     let mut failure = None;
