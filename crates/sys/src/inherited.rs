@@ -23,9 +23,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Signals whose disposition the runtime or Ebb changes.
-const CHANGED: [libc::c_int; 5] =
-    [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ, libc::SIGXCPU, libc::SIGTTOU];
+/// Signals whose disposition the runtime, Ebb or the C library changes. The last two are the C
+/// library's own. It handles one in each process with threads, and no call of it changes them.
+const CHANGED: [libc::c_int; 7] =
+    [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ, libc::SIGXCPU, libc::SIGTTOU, 32, 33];
 
 /// Standard streams that were closed at the start, a bit each.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
@@ -33,6 +34,31 @@ static CLOSED: AtomicU64 = AtomicU64::new(0);
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 /// Signals that were blocked at the start, in the kernel's format.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
+
+/// A disposition in the kernel's format, of which the first word is the handler.
+type Disposition = [usize; 4];
+/// Size of a set of signals in the kernel's format.
+const SET_BYTES: usize = 8;
+
+/// Returns whether a signal is ignored.
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut now = Disposition::default();
+    // SAFETY: reads a disposition into storage that outlives the call.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, 0usize, now.as_mut_ptr(), SET_BYTES);
+    }
+    now[0] == libc::SIG_IGN
+}
+
+/// Ignores a signal, or gives it the default disposition.
+fn ignore(signal: libc::c_int, ignored: bool) {
+    let handler = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+    let wanted: Disposition = [handler, 0, 0, 0];
+    // SAFETY: sets a disposition that needs no handler.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, wanted.as_ptr(), 0usize, SET_BYTES);
+    }
+}
 
 type Variables = Vec<(OsString, OsString)>;
 
@@ -114,9 +140,7 @@ extern "C" fn note(count: libc::c_int, arguments: *const *const libc::c_char) {
             }
         }
         for (bit, &signal) in CHANGED.iter().enumerate() {
-            let mut now: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &raw mut now);
-            if now.sa_sigaction == libc::SIG_IGN {
+            if is_ignored(signal) {
                 IGNORED.fetch_or(1 << bit, Relaxed);
             }
         }
@@ -150,8 +174,7 @@ pub(crate) fn restore() {
     // of closed ones.
     unsafe {
         for (bit, &signal) in CHANGED.iter().enumerate() {
-            let ignored = ignored >> bit & 1 == 1;
-            libc::signal(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
+            ignore(signal, ignored >> bit & 1 == 1);
         }
         let mut mask: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut mask);
