@@ -57,6 +57,10 @@ impl Folder {
     pub fn create(number: u32) -> Result<Self> {
         let mut reasons = Vec::new();
         for directory in directories() {
+            if cache().as_ref() == Some(&directory) {
+                // The XDG base directory specification asks for that. It may be impossible.
+                let _ = std::fs::DirBuilder::new().mode(0o700).create(&directory);
+            }
             let made = usable(&directory).map_err(Error::other).and_then(|()| {
                 sweep(&directory);
                 Self::create_in(&directory, number)
@@ -201,18 +205,24 @@ fn prefix(supervisor: u32) -> String {
     format!("ebb-{supervisor}-")
 }
 
+/// Returns the path in an environment variable.
+fn named(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|directory| !directory.is_empty()).map(PathBuf::from)
+}
+
+/// Returns the user's directory for caches.
+fn cache() -> Option<PathBuf> {
+    named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))
+}
+
 /// Returns the directories for run folders, the best first (FOLDER-6).
 fn directories() -> impl Iterator<Item = PathBuf> {
-    let named = |variable: &str| {
-        std::env::var_os(variable).filter(|directory| !directory.is_empty()).map(PathBuf::from)
-    };
     let user = rustix::process::geteuid();
     let own = if user.is_root() {
         vec!["/run".into(), "/var/lib".into()]
     } else {
-        let cache = || Some(named("HOME")?.join(".cache"));
         let session = PathBuf::from(format!("/run/user/{}", user.as_raw()));
-        [Some(session), named("XDG_CACHE_HOME").or_else(cache)].into_iter().flatten().collect()
+        [Some(session), cache()].into_iter().flatten().collect()
     };
     let common = ["/tmp", "/dev/shm", "/var/tmp"].map(PathBuf::from);
     named("XDG_RUNTIME_DIR").into_iter().chain(own).chain(common)
