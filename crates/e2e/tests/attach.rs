@@ -170,19 +170,20 @@ const LATE: [&str; 4] =
     ["does not answer", "cannot bring back", "is stopped", "the machine has room for"];
 
 #[track_caller]
-fn detaches(program: &Running) {
+fn detaches(program: &Running, attached: &Running) {
     eventually("it is given back", || {
         let output = detach(program.pid());
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         let late = LATE.iter().any(|why| told.contains(why));
-        assert!(output.status.success() || late, "{told}\n{}", program.text());
+        let texts = [program.text(), attached.text()];
+        assert!(output.status.success() || late, "{told}\n{texts:?}");
         output.status.success()
     });
 }
 
 #[track_caller]
-fn gives_back(program: &Running) {
-    detaches(program);
+fn gives_back(program: &Running, attached: &Running) {
+    detaches(program, attached);
     expect_nothing_left(program.pid());
 }
 
@@ -253,7 +254,7 @@ fn attach_brings_a_process_within_its_limit_and_detach_gives_its_memory_back() {
     eventually("the limit is another", || {
         Command::new(ebb()).args(more).status().expect("ebb runs").success()
     });
-    gives_back(&program);
+    gives_back(&program, &attached);
     assert!(resident(pid) > 60 * MIB, "{}", resident(pid));
     assert_eq!(status_of(pid, "Threads:"), threads);
     assert!(attached.end().success());
@@ -311,7 +312,7 @@ fn every_word_is_right_through_repeated_attaches_and_detaches() {
             attached.until_attached(pid);
             // Each round detaches at another stage.
             give_time(Duration::from_millis(80 * round));
-            detaches(&program);
+            detaches(&program, &attached);
             assert!(attached.end().success(), "{}", attached.text());
             let said = attached.complaints();
             assert!(said.is_empty() || said.contains("cannot give process"), "{said}");
@@ -569,7 +570,7 @@ print([os.wait()[1] for _ in range(3)], zlib.crc32(common) == is_now)
     });
     // The workers verify their memory meanwhile.
     give_time(Duration::from_millis(500));
-    gives_back(&server);
+    gives_back(&server, &attached);
     all().into_iter().for_each(expect_nothing_left);
     assert!(all().into_iter().skip(1).all(|pid| resident(pid) > 20 * MIB));
     assert!(attached.end().success());
@@ -630,7 +631,7 @@ fn a_stopped_process_is_given_back_when_it_goes_on() {
     eventually("it is stopped", || is_stopped(pid));
     refuses_to_detach(pid, "kill -CONT");
     program.signal(Signal::CONT);
-    gives_back(&program);
+    gives_back(&program, &attached);
     assert!(attached.end().success());
     program.ends_when_told("verify: ok");
 }
@@ -669,7 +670,7 @@ fn an_attached_redis_keeps_every_key_while_clients_write() {
     assert!(redis("bgsave").contains("started"));
     eventually("it has saved", || redis("info persistence").contains("rdb_bgsave_in_progress:0"));
     assert!(redis("info persistence").contains("rdb_last_bgsave_status:ok"));
-    gives_back(&server);
+    gives_back(&server, &attached);
     assert!(attached.end().success(), "{}", attached.text());
     assert_eq!(redis("debug digest"), before);
     assert!(server.runs());
@@ -765,7 +766,7 @@ fn an_impossible_attach_is_refused_with_a_reason_and_changes_nothing() {
     let mut attached = Running::attach(plain.pid(), "--memory-max 24M --quiet");
     attached.until_within(plain.pid(), 24 * MIB);
     refused(plain.pid(), "--memory-max 24M", "in a run already");
-    gives_back(&plain);
+    gives_back(&plain, &attached);
     assert!(attached.end().success());
     plain.ends_when_told("verify: ok");
 }

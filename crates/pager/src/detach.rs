@@ -311,8 +311,8 @@ fn release_process(pager: &Arc<Pager>, mm: Arc<Mm>) {
     if pid != 0
         && let Err(error) = inject::clean(pid, &pager.config.socket, &mapped)
     {
-        // The process may have ended.
-        if proc::state(pid).is_some_and(|state| state != 'Z') {
+        // The kernel refuses to trace a process that ends.
+        if !proc::is_ending(pid) {
             pager.say(&format!(
                 "process {pid} has its memory back, but Ebb's mappings stay in it: {error}"
             ));

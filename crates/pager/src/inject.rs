@@ -26,6 +26,9 @@
 //!   group ([`cgroup::may_be_used_up`]). There a forked child is stopped only while it sleeps, and
 //!   not for a page within a call. Its rseq area stays in memory (`thread_words.rs`). A child that
 //!   has run for [`SLEEPLESS`] is stopped anyway, because it makes no such calls.
+//! * INJECT-8: A thread of the pager may still trace a process that is given back. That thread gave
+//!   the process the agent, or is the freezer's and waits until the process stops. [`clean`] waits
+//!   for it, because a thread has one tracer.
 
 use crate::config::Config;
 use crate::patience::{Patience, Watch};
@@ -51,8 +54,8 @@ pub const IMAGE_NAME: &str = "agent.image";
 
 /// CPU time after which a child that never sleeps is stopped anyway (INJECT-7).
 const SLEEPLESS: Duration = Duration::from_secs(1);
-/// Pause between two looks whether a child sleeps.
-const SLEEP_PAUSE: Duration = Duration::from_millis(1);
+/// Pause between two looks whether a child sleeps, or whether a thread traces a process.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Size in bytes of the memory mapped into a running program for the agent's start.
 const BORROWED_BYTES: u64 = 128 << 10;
@@ -295,7 +298,7 @@ fn running(
         let watch = Watch::new(pid);
         while may_fault_in_a_call(pid) && !watch.has_run(SLEEPLESS) {
             process.send(0)?;
-            std::thread::sleep(SLEEP_PAUSE);
+            std::thread::sleep(PAUSE);
         }
     }
     let mut program = Tracee::interrupt(pid)?;
@@ -485,13 +488,29 @@ pub fn attach(pid: u32, way: &Way) -> Result<()> {
     running(pid, &Pidfd::open(pid)?, way, |parent, pid| !shares_memory(parent, pid))
 }
 
+/// Returns whether a thread of this process traces the first thread of process `pid`.
+fn is_traced_by_us(pid: u32) -> bool {
+    proc::tracer(pid).is_some_and(|tracer| Path::new(&format!("/proc/self/task/{tracer}")).exists())
+}
+
 /// Unmaps the memory in process `pid` that belongs to an agent that has ended. This is the image,
 /// the shared memory, and the ranges `mapped`.
 ///
 /// # Errors
 /// Fails if the process cannot be traced now.
 pub fn clean(pid: u32, socket: &Path, mapped: &[(u64, u64)]) -> Result<()> {
-    let mut program = Tracee::interrupt(pid)?;
+    let mut program = loop {
+        let is_traced = is_traced_by_us(pid);
+        match Tracee::interrupt(pid) {
+            Err(error)
+                if error.kind() == ErrorKind::PermissionDenied
+                    && (is_traced || is_traced_by_us(pid)) =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            tracee => break tracee?,
+        }
+    };
     let image = socket.with_file_name(IMAGE_NAME);
     let areas = proc::areas(pid)?;
     let is_ours = |area: &&Area| {
@@ -645,6 +664,27 @@ mod tests {
         drop(taken);
         assert_eq!(ended() - before, UNDER_WAY_MAX as u64);
         assert!(UnderWayGuard::take(u32::MAX).is_some());
+    }
+
+    /// INJECT-8: a detach failed with "Operation not permitted" while a child had yet to stop for
+    /// the freezer.
+    #[test]
+    fn a_process_is_cleaned_when_no_thread_of_the_pager_traces_it() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
+        let pid = child.id();
+        let tracee = Tracee::interrupt(pid).expect("a child");
+        let (tell, thread) = std::sync::mpsc::channel();
+        let cleans = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).expect("a receiver");
+            clean(pid, Path::new("/no/socket"), &[])
+        });
+        let thread = thread.recv().expect("a thread");
+        let waits = || proc::state(thread) == Some('S');
+        ebb_testing::eventually("a wait", || cleans.is_finished() || waits());
+        drop(tracee);
+        cleans.join().expect("no panic").expect("nobody traces it");
+        child.kill().expect("it runs");
+        child.wait().expect("it was a child");
     }
 
     #[test]

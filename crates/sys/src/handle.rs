@@ -149,6 +149,13 @@ impl Handle {
         proc::parse_state(&text)
     }
 
+    /// Returns whether the process has ended, or its first thread has begun to end. From then on
+    /// its files belong to root. It does not count as ended yet.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.text("stat").map_or(true, |text| proc::parse_is_ending(&text))
+    }
+
     /// Returns whether a signal or a debugger has stopped the process or one of its threads. A
     /// thread that this process traces counts as running, because this process resumes it.
     #[must_use]
@@ -284,6 +291,20 @@ mod tests {
         assert!(!handle.touches(1), "a thread of another");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// A child that was killed while it joined caused the message "Permission denied".
+    #[test]
+    fn a_process_without_memory_counts_as_ending() {
+        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
+        let handle = Handle::open(child.id()).unwrap();
+        eventually_is("its state", Some('S'), || handle.state(None));
+        assert!(!handle.is_ending() && !proc::is_ending(child.id()));
+        child.kill().unwrap();
+        eventually_is("its state", Some('Z'), || handle.state(None));
+        assert!(handle.is_ending() && proc::is_ending(child.id()));
+        child.wait().unwrap();
+        assert!(handle.is_ending() && proc::is_ending(child.id()));
     }
 
     /// Without this distinction a detach failed with "process 31232 is stopped", because the

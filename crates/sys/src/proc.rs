@@ -317,6 +317,20 @@ pub(crate) fn parse_state(text: &str) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Returns whether the thread has begun to end, from the flags in the text of its `/proc/PID/stat`.
+pub(crate) fn parse_is_ending(text: &str) -> bool {
+    const PF_EXITING: u32 = 0x4;
+    let flags = text.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse().ok());
+    flags.is_some_and(|flags: u32| flags & PF_EXITING != 0)
+}
+
+/// Returns whether process `pid` has ended, or its first thread has begun to end. From then on its
+/// files belong to root, and nobody may trace it. It does not count as ended yet.
+#[must_use]
+pub fn is_ending(pid: u32) -> bool {
+    read_text(format!("/proc/{pid}/stat")).map_or(true, |text| parse_is_ending(&text))
+}
+
 /// Returns the exit code in the text of a `/proc/PID/stat`, whose last field is the status as
 /// wait(2) reports it.
 pub(crate) fn parse_exit_code(text: &str) -> Option<u8> {

@@ -160,7 +160,7 @@ impl Known {
         let opened =
             look(&handle, |handle| Ok((handle.memory()?, handle.page_map()?, handle.statm(None)?)));
         let (memory, page_map, sizes) = match opened {
-            Err(_) if handle.pidfd().has_ended() => return Err(Errno::SRCH.into()),
+            Err(_) if handle.is_ending() => return Err(Errno::SRCH.into()),
             opened => opened?,
         };
         let (thread, strayed, left) =
