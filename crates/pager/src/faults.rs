@@ -993,6 +993,29 @@ fn put_changes_first(events: &mut [Event]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::quiet;
+    use crate::seam::Clock;
+
+    /// Shows that a fault above `--memory-high` owes a pause. One below it owes none, nor does one
+    /// of a starting child.
+    #[test]
+    fn a_fault_above_memory_high_owes_a_pause() {
+        let config = Config { memory_high_bytes: Some(8 << 20), ..quiet::config(16 << 20) };
+        let pager = Arc::new(quiet::pager_of(config, Clock::simulated()));
+        let mm = Arc::new(quiet::with_pool(quiet::Quiet::default()));
+        let server = Server::new(&pager, &Arc::default(), true);
+        let event = Event::Fault { address: 1 << 20, write: true, protected: false, thread: 1 };
+        let fault = PageFault::of(&mm, event, (pager.clock.now(), Asked { read: 0, lock: 0 }));
+        pager.resident().zone.set_resident(4 << 10);
+        assert_eq!(server.pause(&mm, &fault), None, "it is starting");
+        mm.agent.decline();
+        pager.resident().zone.set_resident(1 << 10);
+        assert_eq!(server.pause(&mm, &fault), None);
+        pager.resident().zone.set_resident(4 << 10);
+        assert!(server.pause(&mm, &fault) > Some(fault.since));
+        assert!(pager.telemetry.counters.throttled_us.load(Relaxed) > 0);
+    }
 
     #[test]
     fn changes_are_followed_in_order_before_faults_are_answered() {

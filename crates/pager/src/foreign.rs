@@ -389,6 +389,23 @@ mod tests {
         child.wait().expect("it was a child");
     }
 
+    /// Shows that a process counts as foreign until it has joined, and not twice from then on.
+    #[test]
+    fn a_process_that_has_joined_is_no_foreign_process() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pager = crate::quiet::pager();
+        let mut foreign = ForeignProcesses::new(pager.clock.now());
+        foreign.update(&pager, &[child.id()], &[]);
+        let pages = |mms: &[Arc<Mm>]| foreign.pages(&pager.telemetry, mms, &Holdings::default());
+        let mm = Arc::new(crate::quiet::with_pool(crate::quiet::Quiet::default()));
+        let other = Arc::new(crate::quiet::with_pool(crate::quiet::Quiet::default()));
+        mm.owner.identify(Box::new(seam::Known::open(child.id()).expect("it is there")));
+        assert!(pages(&[other]) > 0);
+        assert_eq!(pages(&[mm]), 0);
+        child.kill().expect("it runs");
+        child.wait().expect("it was a child");
+    }
+
     /// Censuses in quick succession count once. On a busy machine forty shells that forked at once
     /// were reported as taking no agent within thirty milliseconds.
     #[test]

@@ -403,3 +403,22 @@ impl Monitor {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quiet;
+
+    /// Shows that the report has the most memory that ever counted, not the last.
+    #[test]
+    fn the_peaks_of_a_run_are_its_largest_counts() {
+        let pager = Arc::new(quiet::pager());
+        let mut monitor = Monitor::new(&pager);
+        for pages in [100, 300, 200] {
+            monitor.account(pages, &[]);
+        }
+        let counters = &pager.telemetry.counters;
+        let peaks = [&counters.peak_resident, &counters.peak_managed];
+        assert_eq!(peaks.map(|peak| peak.load(Relaxed)), [300 * PAGE_SIZE as u64; 2]);
+    }
+}

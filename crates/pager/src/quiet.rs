@@ -41,7 +41,11 @@ pub fn pager() -> Pager {
 
 /// Creates such a pager with another clock.
 pub fn pager_by(clock: Clock) -> Pager {
-    let config = config(16 << 20);
+    pager_of(config(16 << 20), clock)
+}
+
+/// Creates such a pager with other settings.
+pub fn pager_of(config: Config, clock: Clock) -> Pager {
     let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());
     let store = Box::new(store.expect("a store"));
     let world = World { clock, host: Box::new(Machine), store };
