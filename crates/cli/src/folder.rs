@@ -212,7 +212,13 @@ fn named(variable: &str) -> Option<PathBuf> {
 
 /// Returns the user's directory for caches.
 fn cache() -> Option<PathBuf> {
-    named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))
+    cache_of(named("XDG_CACHE_HOME"), named("HOME"))
+}
+
+/// Returns the directory for caches by these two variables. A relative path does not count.
+fn cache_of(cache: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
+    let below_home = || home.map(|home| home.join(".cache"));
+    cache.filter(|path| path.is_absolute()).or_else(below_home).filter(|path| path.is_absolute())
 }
 
 /// Returns the directories for run folders, the best first (FOLDER-6).
@@ -352,6 +358,20 @@ fn nobody_listens(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Shows that a relative path is no directory for caches. A run would make it below the working
+    /// directory.
+    #[test]
+    fn a_relative_directory_for_caches_does_not_count() {
+        let of = |cache: Option<&str>, home: Option<&str>| {
+            cache_of(cache.map(PathBuf::from), home.map(PathBuf::from))
+        };
+        let below_home = Some(PathBuf::from("/home/u/.cache"));
+        assert_eq!(of(Some("/var/c"), Some("/home/u")), Some("/var/c".into()));
+        assert_eq!(of(Some("c"), Some("/home/u")), below_home);
+        assert_eq!(of(None, Some("/home/u")), below_home);
+        assert_eq!(of(Some("c"), Some("u")), None);
+    }
 
     /// Shows that a run leaves no folder behind: the agent's image is removed, too.
     #[test]
