@@ -28,7 +28,8 @@
 //!   has run for [`SLEEPLESS`] is stopped anyway, because it makes no such calls.
 //! * INJECT-8: A thread of the pager may still trace a process that is given back. That thread gave
 //!   the process the agent, or is the freezer's and waits until the process stops. [`clean`] waits
-//!   for it, because a thread has one tracer.
+//!   for it, because a thread has one tracer. A first thread that has ended stays traced, so
+//!   [`clean`] fails then.
 
 use crate::config::Config;
 use crate::patience::{Patience, Watch};
@@ -504,7 +505,8 @@ pub fn clean(pid: u32, socket: &Path, mapped: &[(u64, u64)]) -> Result<()> {
         match Tracee::interrupt(pid) {
             Err(error)
                 if error.kind() == ErrorKind::PermissionDenied
-                    && (is_traced || is_traced_by_us(pid)) =>
+                    && (is_traced || is_traced_by_us(pid))
+                    && !proc::is_ending(pid) =>
             {
                 std::thread::sleep(PAUSE);
             }
@@ -684,6 +686,20 @@ mod tests {
         drop(tracee);
         cleans.join().expect("no panic").expect("nobody traces it");
         child.kill().expect("it runs");
+        child.wait().expect("it was a child");
+    }
+
+    /// INJECT-8: a detach would have waited for a thread that ended before it stopped, as long as
+    /// the process lives.
+    #[test]
+    fn an_ended_thread_that_is_still_traced_is_not_waited_for() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
+        let pid = child.id();
+        ebb_sys::trace::seize(pid).expect("a child");
+        child.kill().expect("it runs");
+        ebb_testing::eventually("its end", || proc::state(pid) == Some('Z'));
+        assert!(is_traced_by_us(pid));
+        clean(pid, Path::new("/no/socket"), &[]).expect_err("it has ended");
         child.wait().expect("it was a child");
     }
 
