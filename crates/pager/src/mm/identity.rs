@@ -7,7 +7,7 @@
 
 use crate::broken::{Rule, is_broken};
 use crate::seam::Process;
-use ebb_mm::types::PAGE_SIZE;
+use ebb_mm::types::{PAGE_SIZE, Vpn};
 
 /// Page whose content no other address space has.
 #[derive(Debug)]
@@ -27,17 +27,38 @@ impl IdentityPage {
         if is_broken(Rule::Identity1) {
             return true;
         }
+        // A read of an empty slot places the kernel's zero page there. Then the slot takes no
+        // identity page of that process any more.
+        let is_there = process.is_present(Vpn::of_address(self.address).0).unwrap_or(false);
         let mut seen = [[0; PAGE_SIZE]];
-        matches!(process.read_pages(&[self.address], &mut seen), Ok(1)) && seen[0] == *self.page
+        is_there
+            && matches!(process.read_pages(&[self.address], &mut seen), Ok(1))
+            && seen[0] == *self.page
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::fork::show_identity;
     use crate::quiet::{Quiet, pager, with_pool};
+    use crate::seam::Known;
+    use ebb_sys::anon::AnonBuffer;
     use ebb_sys::uffd::PlaceError;
     use std::sync::atomic::Ordering;
+
+    /// Shows that a look for another process's identity page leaves the slot of this process empty.
+    #[test]
+    fn a_look_for_an_identity_page_places_no_page() {
+        let mut slot = AnonBuffer::new(PAGE_SIZE).expect("memory");
+        let address = slot.words().as_ptr() as u64;
+        let process = Known::open(std::process::id()).expect("this process");
+        let identity = IdentityPage::new(address, Box::new([1; PAGE_SIZE]));
+        let is_there = || process.is_present(Vpn::of_address(address).0).expect("its page map");
+        assert!(!identity.is_seen_by(&process) && !is_there());
+        slot.fill(1);
+        assert!(identity.is_seen_by(&process) && is_there());
+    }
 
     /// Shows that the identity page counts as one page, and takes one pool slot, until the agent
     /// has dropped it.
