@@ -27,7 +27,7 @@
 
 use crate::broken::{Rule, is_broken};
 use crate::cow_protect;
-use crate::limits::{BATCH_PATIENCE, REACH_BYTES, SLICE_PAGES};
+use crate::limits::{BATCH_PATIENCE, REACH_BYTES, REACH_BYTES_MAX, REACH_QUICK, SLICE_PAGES};
 use crate::link::Link;
 use crate::mm::{Mm, MmGuard, State};
 use crate::pager::Pager;
@@ -77,7 +77,7 @@ fn register_areas(
     let areas = unregistered(mm, areas, before)?;
     let (mut learnt, mut registered) = (0, Vec::new());
     for area in areas {
-        let mut at = area.start;
+        let (mut at, mut reach) = (area.start, REACH_BYTES);
         while at < area.end {
             before();
             let mut state = quiet(mm, before)?.timed();
@@ -92,8 +92,9 @@ fn register_areas(
                 // area is registered only while none of its pages is adopted.
                 let _ = mm.uffd.manage(area.start, area.end);
             }
-            // Unused address space may be terabytes. One hold scans `REACH_BYTES` at most.
-            let end = area.end.min(first + REACH_BYTES);
+            // Unused address space may be terabytes. One hold scans a part of it.
+            let began = pager.clock.now();
+            let end = area.end.min(first + reach);
             let stop = process.reach(first, end, SLICE_PAGES).ok()?;
             // This includes a part that an mremap has added to a registered area. Registering it
             // again does nothing. It also includes an area in place of one whose unmap message is
@@ -110,6 +111,8 @@ fn register_areas(
                 }
             }
             at = stop;
+            let is_quick = pager.clock.since(began) < REACH_QUICK;
+            reach = if is_quick { REACH_BYTES_MAX.min(2 * reach) } else { REACH_BYTES };
         }
     }
     if !registered.is_empty() {

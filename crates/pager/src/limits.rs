@@ -30,6 +30,10 @@ pub const HOLDS_TIMED: u32 = 16;
 /// Address space that one hold scans for pages. Its page tables take 2 MiB, and may exist though
 /// they are empty.
 pub const REACH_BYTES: u64 = 1 << 30;
+/// The next hold scans twice as much after a hold that was shorter than `REACH_QUICK`, up to
+/// `REACH_BYTES_MAX`. So terabytes without page tables take few holds.
+pub const REACH_BYTES_MAX: u64 = 64 << 30;
+pub const REACH_QUICK: Duration = Duration::from_micros(100);
 
 /// Number of attempts to find a process during a fork. `SEEK_TRIES` is the number of failed looks
 /// at the whole tree after which there is no further attempt. `FIND_PAUSE` is the pause between two
