@@ -1,13 +1,14 @@
 //! Tests forks, threads, signals and endings while much of the program's memory is stored.
 
 use std::fs;
+use std::path::Path;
 
 use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
 use ebb_e2e::tree::is_alive;
 use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::{eventually, eventually_is, skip};
-use rustix::process::Signal;
+use rustix::process::{Signal, getuid};
 use tempfile::TempDir;
 
 /// Runs a case of `process` in 8 MiB. Most cases have 16 MiB of their own.
@@ -51,6 +52,20 @@ fn forks_around_the_c_library() {
 #[test]
 fn forks_of_a_child_made_around_the_c_library() {
     case("raw-fork-fork 16");
+}
+
+/// Shows that a process whose memory map stays locked keeps no other process from its memory.
+/// Monitor and kswapd must not wait for the lock.
+#[test]
+fn a_process_whose_memory_map_stays_locked_delays_no_other() {
+    if !getuid().is_root() || !Path::new("/dev/fuse").exists() {
+        skip("it mounts a file system of its own");
+    }
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let launch = Launch::program("stuck", &folder.path().display().to_string());
+    let outcome = launch.limit(16 * MIB).run();
+    outcome.expect_line("stuck: ok");
+    outcome.expect_silence();
 }
 
 /// Shows that a child which asks to be traced like its parent goes on. The freezer traces a process

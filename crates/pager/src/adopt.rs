@@ -184,8 +184,10 @@ pub fn strays(
         let mut at = area.start;
         while at < area.end {
             let state = quiet(mm, before)?.timed();
-            let stop = process.reach(at, area.end.min(at + REACH_BYTES), SLICE_PAGES).ok()?;
-            if has_strays(&state, process, at, stop) {
+            let end = area.end.min(at + REACH_BYTES);
+            let (runs, stop) = process.present(at, end, SLICE_PAGES).ok()?;
+            let mut present = runs.into_iter().flat_map(vpns);
+            if present.any(|vpn| state.space.get(vpn) == Entry::None) {
                 drop(state);
                 before();
                 let mut state = quiet(mm, before)?.timed();
@@ -202,14 +204,9 @@ pub fn strays(
     Some(learnt)
 }
 
-/// Returns whether the range has pages that are not in the pager's table.
-fn has_strays(state: &State, process: &dyn Process, start: u64, end: u64) -> bool {
-    let mut found = false;
-    let mut look = |from: u64, to: u64| {
-        let mut pages = (Vpn::of_address(from).0..Vpn::of_address(to).0).map(Vpn);
-        found |= pages.any(|vpn| state.space.get(vpn) == Entry::None);
-    };
-    process.scan_present(start, end, &mut look).is_ok() && found
+/// Returns the pages of a range of addresses.
+fn vpns((start, end): (u64, u64)) -> impl Iterator<Item = Vpn> {
+    (Vpn::of_address(start).0..Vpn::of_address(end).0).map(Vpn)
 }
 
 /// Returns the pageable areas that are not wholly registered. Most areas are registered. To call
@@ -258,24 +255,21 @@ fn pages(
 ) -> u64 {
     // A page that was only read is the kernel's zero page and costs nothing. A write would make it
     // a page unseen by the pager. Write protection turns that write into a fault.
-    let mut protect = |from: u64, to: u64| {
+    let Ok(zero) = process.zero(start, end) else { return 0 };
+    for (from, to) in zero {
         // An area that is being unmapped needs no protection.
         let _ = mm.uffd.protect(from, to - from);
-    };
-    if process.scan_zero(start, end, &mut protect).is_err() {
-        return 0;
     }
+    // A process that is ending has nothing to scan. Missed pages stay where they are.
+    let Ok((runs, _)) = process.present(start, end, u64::MAX) else { return 0 };
     let mut adopted = 0;
     let mut resident = pager.resident();
-    // A process that is ending has nothing to scan. Missed pages stay where they are.
-    let _ = process.scan_present(start, end, &mut |from, to| {
-        for vpn in (Vpn::of_address(from).0..Vpn::of_address(to).0).map(Vpn) {
-            if state.space.get(vpn) == Entry::None {
-                resident.map(&mut state.space, vpn, Arrival::Adopted, None);
-                adopted += 1;
-            }
+    for vpn in runs.into_iter().flat_map(vpns) {
+        if state.space.get(vpn) == Entry::None {
+            resident.map(&mut state.space, vpn, Arrival::Adopted, None);
+            adopted += 1;
         }
-    });
+    }
     mm.note_known(adopted);
     adopted
 }

@@ -27,7 +27,7 @@ use crate::pager::Pager;
 use crate::patience::{Moment, Patience};
 use crate::pending::Pending;
 use crate::pressure::Stall;
-use crate::seam::Event;
+use crate::seam::{Event, make_own_calls};
 use crate::slow_work::SlowWork;
 use crate::stages::{Kind, Ledger, Served};
 use crate::unmapped;
@@ -157,6 +157,7 @@ pub struct UnfollowedMessages {
 
 /// Runs the first fault thread.
 pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
+    make_own_calls();
     pager.faults.cpu_follow.begin(pager.config.cpu_follow);
     let mut server = Server::new(pager, pending, true);
     let mut ready = Vec::with_capacity(64);
@@ -193,6 +194,7 @@ fn look(threads: &FaultThreads, ready: &mut Vec<u64>, limit: Duration) -> bool {
 
 /// Runs the additional fault thread of the CPU with index `place` among the available CPUs.
 pub fn run_beside(pager: &Arc<Pager>, pending: &Arc<Pending>, place: usize) {
+    make_own_calls();
     pager.faults.cpu_follow.begin_beside(place);
     let mut server = Server::new(pager, pending, false);
     let mut ready = Vec::with_capacity(64);
@@ -655,6 +657,10 @@ impl Server {
 
     /// Answers one fault (ORD-3).
     fn answer(&mut self, mm: &Arc<Mm>, state: &mut State, fault: &PageFault) -> Answer {
+        if mm.is_stuck() {
+            // MAPLOCK-5: an answer could wait for the lock, too.
+            return Answer::Later;
+        }
         let vpn = Vpn::of_address(fault.address);
         match state.space.get(vpn) {
             _ if fault.protected => self.unprotect(mm, state, fault, vpn),

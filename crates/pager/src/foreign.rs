@@ -24,7 +24,7 @@ use crate::mm::Mm;
 use crate::monitor::CENSUS;
 use crate::pager::Pager;
 use crate::patience::{Moment, Watch};
-use crate::seam::{self, Clock};
+use crate::seam::{self, Clock, MapLock};
 use crate::sharing::Holdings;
 use crate::telemetry::Telemetry;
 use crate::unmanaged::Kind;
@@ -87,6 +87,7 @@ struct ForeignProcess {
     attempts: u32,
     /// Time of the last measurement.
     looked: Instant,
+    map_lock: MapLock,
 }
 
 impl ForeignProcess {
@@ -104,12 +105,13 @@ impl ForeignProcess {
             injection: Attempt::No,
             attempts: 0,
             looked: clock.now(),
+            map_lock: MapLock::of(pid),
         })
     }
 
     /// Measures how many pages of the process count elsewhere.
     fn look(&mut self, clock: &Clock, pid: u32, has_parent: bool) {
-        let own = seam::own_pages(pid, has_parent);
+        let own = seam::own_pages(pid, &self.map_lock, has_parent);
         self.unseen = own.is_err();
         // If they may not be seen, all pages are taken for its own.
         let own = own.unwrap_or(u64::MAX);
@@ -177,7 +179,7 @@ impl ForeignProcess {
             }
         }
         let folder = pager.config.socket.parent();
-        self.kind = match proc::areas(pid) {
+        self.kind = match self.map_lock.read(move || proc::areas(pid)) {
             Ok(areas) => kind(&areas, folder, self.chances),
             // The process is another user's.
             Err(_) => (self.chances >= SIGHTINGS).then_some(Kind::NoAgent),
@@ -201,7 +203,7 @@ impl ForeignProcess {
         if pager.run.detach.is_on() {
             return;
         }
-        self.injection = pager.host.inject(&pager.config, pid);
+        self.injection = pager.host.inject(&pager.config, pid, &self.map_lock);
         self.attempts += u32::from(matches!(self.injection, Attempt::Begun(_)));
     }
 

@@ -29,7 +29,7 @@ use crate::events::Why;
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
 use crate::mm::{Areas, IdentityPage, Mm, State};
 use crate::pager::Pager;
-use crate::patience::{Patience, Wait};
+use crate::patience::{BEAT, Patience, Wait};
 use crate::pool::Pool;
 use crate::processes::Processes;
 use crate::seam::{AddressSpace, Host, Process};
@@ -255,29 +255,30 @@ impl Copying {
         matches!(self.next, Next::Look | Next::Store)
     }
 
-    /// Does the slow work of the next step, with no lock held.
+    /// Does the slow work of the next step, with no lock held. While the parent is stuck, the step
+    /// remains (MAPLOCK-2). Other forks are followed in between.
     pub fn do_slow_work(&mut self, pager: &Pager) {
+        if self.parent.is_stuck() {
+            return pager.host.sleep(BEAT);
+        }
         self.next = match std::mem::replace(&mut self.next, Next::End) {
-            Next::Look => {
-                self.look(pager);
-                Next::Copy(Vpn(0))
-            }
-            Next::Store => {
-                while !self.standby.is_empty() {
-                    self.store(pager);
-                }
-                self.begin_cow_protect(pager)
-            }
+            Next::Look if self.look(pager) => Next::Copy(Vpn(0)),
+            Next::Store if self.store_all(pager) => self.begin_cow_protect(pager),
             other => other,
         };
     }
 
-    /// Finds out which areas the child inherits, and whether it is hidden.
-    fn look(&mut self, pager: &Pager) {
+    /// Finds out which areas the child inherits, and whether it is hidden. Returns false if the
+    /// parent is stuck.
+    fn look(&mut self, pager: &Pager) -> bool {
         if self.parent.process().is_none() {
             find_parent(pager, &self.parent);
         }
-        if let Some(passing) = passing(pager, &self.parent) {
+        let passing = passing(pager, &self.parent);
+        if self.parent.is_stuck() {
+            return false;
+        }
+        if let Some(passing) = passing {
             self.withhold(&passing.withheld);
             self.ask_child(pager, passing.registered);
         } else if self.parent.process().is_some() {
@@ -292,6 +293,7 @@ impl Copying {
             self.withhold(&absent);
         }
         self.hidden = hidden::is_hidden(&self.parent);
+        true
     }
 
     /// Does the next slice. Returns true if that was the last.
@@ -383,10 +385,20 @@ impl Copying {
         next
     }
 
-    /// Stores a batch of the child's standby pages.
-    fn store(&mut self, pager: &Pager) {
-        let batch = self.standby.split_off(self.standby.len().saturating_sub(BATCH_MAX));
-        self.held -= hidden::store(pager, &self.parent, &mut self.space, &mut self.pool, &batch);
+    /// Stores the child's standby pages. Returns false if the parent is stuck.
+    fn store_all(&mut self, pager: &Pager) -> bool {
+        while !self.standby.is_empty() {
+            let batch = self.standby.split_off(self.standby.len().saturating_sub(BATCH_MAX));
+            let (space, pool) = (&mut self.space, &mut self.pool);
+            match hidden::store(pager, &self.parent, space, pool, &batch) {
+                Some(stored) => self.held -= stored,
+                None => {
+                    self.standby.extend(batch);
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// Returns the number of the child's pages in memory.
@@ -469,14 +481,18 @@ impl Copying {
 }
 
 /// Returns which areas a forking process passes on; the program may have changed that at any time.
-/// None for an unidentified process (FORK-1), or if the areas cannot be read.
+/// None for an unidentified process (FORK-1) or a stuck one, or if the areas cannot be read.
 fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     let process = parent.process()?;
     let sees = |error| successor(pager, parent).ok_or(error)?.passing();
     let mut seen = process.passing().or_else(sees);
     // The process has forked and ended. Its number vanishes before its memory does.
     let wait = Wait::new(&pager.clock, Patience::Passing);
-    while seen.is_err() && parent.uffd.is_alive() && !wait.is_over(&pager.clock) {
+    while seen.is_err()
+        && parent.uffd.is_alive()
+        && !parent.is_stuck()
+        && !wait.is_over(&pager.clock)
+    {
         pager.host.sleep(END_PAUSE);
         seen = process.passing().or_else(sees);
     }
@@ -484,7 +500,7 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
         Ok(passing) => Some(passing),
         // The store may have pages of the parent that the child must not see.
         Err(error) => {
-            if parent.uffd.is_alive() {
+            if !parent.is_stuck() && parent.uffd.is_alive() {
                 let pid = parent.owner.pid();
                 pager.complain(&format!(
                     "cannot read which areas process {pid} passes to its child ({error}); the program is killed"

@@ -30,14 +30,14 @@ pub fn is_hidden(parent: &Mm) -> bool {
 }
 
 /// Stores one batch of `standby` pages of a child that is not served yet (HIDDEN-1). Returns their
-/// number.
+/// number. Returns None, and has done nothing, if the parent is stuck (MAPLOCK-2).
 pub fn store(
     pager: &Pager,
     parent: &Mm,
     space: &mut Space,
     pool: &mut Pool,
     standby: &[Vpn],
-) -> u64 {
+) -> Option<u64> {
     let pfns: Vec<Pfn> = standby.iter().filter_map(|&vpn| standby_frame(space, vpn)).collect();
     let mut pages = PageBuffer::new(pfns.len());
     let read = {
@@ -47,6 +47,9 @@ pub fn store(
         };
         read_all(pager, parent, &places, &mut pages[..pfns.len()])
     };
+    if read.contains(&false) && parent.is_stuck() {
+        return None;
+    }
     let mut writes: Vec<(Pfn, SlotId, &Page)> = Vec::with_capacity(pfns.len());
     for ((&pfn, page), _) in pfns.iter().zip(pages.iter()).zip(read).filter(|&(_, read)| read) {
         let Ok(slot) = pager.resident().take_slot() else { break };
@@ -68,7 +71,7 @@ pub fn store(
         stored += 1;
     }
     pager.budget.discard(&dropped);
-    stored
+    Some(stored)
 }
 
 fn standby_frame(space: &Space, vpn: Vpn) -> Option<Pfn> {
@@ -78,12 +81,13 @@ fn standby_frame(space: &Space, vpn: Vpn) -> Option<Pfn> {
     }
 }
 
-/// Reads pages, each as often as needed. Returns which of them could be read.
+/// Reads pages, each as often as needed, unless the process is stuck. Returns which of them could
+/// be read.
 fn read_all(pager: &Pager, process: &Mm, addresses: &[u64], pages: &mut [Page]) -> Vec<bool> {
     let mut read = vec![false; addresses.len()];
     let wait = Wait::new(&pager.clock, Patience::Unreadable);
     let mut at = 0;
-    while at < addresses.len() {
+    while at < addresses.len() && !process.is_stuck() {
         let got = process.read_pages(&addresses[at..], &mut pages[at..]).unwrap_or(0);
         read[at..at + got].fill(true);
         at += got;

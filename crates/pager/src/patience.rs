@@ -144,6 +144,9 @@ pub enum Patience {
     Killing,
     /// The files of a process whose memory map is locked. Then the search goes on without it.
     Files,
+    /// A call that waits for the lock of a process's memory map, while its thread sleeps. Then the
+    /// process counts as stuck until the call returns.
+    MapLock,
     /// The last lines of messages or of a file, if their thread cannot write them. Then they are
     /// dropped.
     LastLines,
@@ -163,7 +166,7 @@ impl Patience {
     const fn limit(self) -> Duration {
         match self {
             Self::Batch => Duration::from_millis(100),
-            Self::Status => Duration::from_millis(200),
+            Self::Status | Self::MapLock => Duration::from_millis(200),
             Self::ResizeAgain => Duration::from_millis(250),
             Self::BatchWithoutCpu
             | Self::Resize

@@ -104,6 +104,10 @@ impl AddressSpace for Quiet {
         true
     }
 
+    fn is_stuck(&self) -> bool {
+        false
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -53,6 +53,9 @@ struct Wanted {
     told: u64,
 }
 
+/// Runs of pages, each with its start and end address.
+pub type Runs = Vec<(u64, u64)>;
+
 /// The page map of one process.
 #[derive(Debug)]
 pub struct Pagemap {
@@ -71,40 +74,25 @@ impl Pagemap {
         Ok(Self { file: File::open(format!("/proc/{pid}/pagemap"))? })
     }
 
-    /// Calls `found(start, end)` for each run of present pages. The shared zero page does not count
-    /// as present.
-    pub fn scan_present(
-        &self,
-        start: u64,
-        end: u64,
-        found: impl FnMut(u64, u64),
-    ) -> io::Result<()> {
+    /// Returns the runs of present pages in a range, and where the scan ended. It ends after `most`
+    /// such pages. The shared zero page does not count as present.
+    pub fn present(&self, start: u64, end: u64, most: u64) -> io::Result<(Runs, u64)> {
         let mask = PRESENT | ZERO_PAGE;
-        self.scan(start, end, Wanted { mask, inverted: ZERO_PAGE, told: PRESENT }, found)
+        self.scan(start, end, Wanted { mask, inverted: ZERO_PAGE, told: PRESENT }, most)
     }
 
     /// Returns the end of the range from `start` on that has `most` pages in memory. The shared
     /// zero page counts. Returns `end` if there are fewer pages.
     pub fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
         let wanted = Wanted { mask: PRESENT, inverted: 0, told: PRESENT };
-        let mut regions = [Region::default(); REGIONS_MAX];
-        let (mut from, mut left) = (start, most);
-        while from < end && left > 0 {
-            let (got, stop) = self.scan_some(from, end, wanted, left, &mut regions)?;
-            left -=
-                regions[..got].iter().map(|region| (region.end - region.start) / 4096).sum::<u64>();
-            if stop <= from {
-                return Ok(end);
-            }
-            from = stop;
-        }
-        Ok(from.min(end))
+        self.scan(start, end, wanted, most).map(|(_, stop)| stop)
     }
 
-    /// Calls `found(start, end)` for each run of pages that are the kernel's shared zero page.
-    pub fn scan_zero(&self, start: u64, end: u64, found: impl FnMut(u64, u64)) -> io::Result<()> {
+    /// Returns the runs of pages that are the kernel's shared zero page.
+    pub fn zero(&self, start: u64, end: u64) -> io::Result<Runs> {
         let mask = PRESENT | ZERO_PAGE;
-        self.scan(start, end, Wanted { mask, inverted: 0, told: PRESENT }, found)
+        let wanted = Wanted { mask, inverted: 0, told: PRESENT };
+        self.scan(start, end, wanted, u64::MAX).map(|(runs, _)| runs)
     }
 
     /// Returns how many pages in a row, `most` at most, are in memory and mapped by the process
@@ -166,26 +154,23 @@ impl Pagemap {
         Ok(buffer[..got].chunks_exact(8).map(word))
     }
 
-    fn scan(
-        &self,
-        start: u64,
-        end: u64,
-        wanted: Wanted,
-        mut found: impl FnMut(u64, u64),
-    ) -> io::Result<()> {
+    /// Returns the runs of wanted pages, and where the scan ended: after `most` such pages, or at
+    /// `end`.
+    fn scan(&self, start: u64, end: u64, wanted: Wanted, most: u64) -> io::Result<(Runs, u64)> {
         let mut regions = [Region::default(); REGIONS_MAX];
-        let mut from = start;
-        while from < end {
-            let (got, stop) = self.scan_some(from, end, wanted, 0, &mut regions)?;
+        let (mut runs, mut from, mut left) = (Vec::new(), start, most);
+        while from < end && left > 0 {
+            let (got, stop) = self.scan_some(from, end, wanted, left, &mut regions)?;
             for region in &regions[..got] {
-                found(region.start, region.end);
+                left = left.saturating_sub((region.end - region.start) / 4096);
+                runs.push((region.start, region.end));
             }
             if stop <= from {
-                break;
+                return Ok((runs, end));
             }
             from = stop;
         }
-        Ok(())
+        Ok((runs, from.min(end)))
     }
 
     /// Makes one call. Returns the number of regions found, and the address where the scan stopped.
@@ -243,5 +228,8 @@ mod tests {
         assert_eq!(reach(10), 20);
         assert_eq!(reach(31), 62);
         assert_eq!(reach(33), 64);
+        let (runs, stop) = map.present(start, end, 3).unwrap();
+        let page = |at: u64| (start + at * 4096, start + (at + 1) * 4096);
+        assert_eq!((runs, stop), (vec![page(0), page(2), page(4)], start + 6 * 4096));
     }
 }

@@ -117,10 +117,14 @@ pub fn poison_a_page(feature: u64) -> io::Result<()> {
 pub fn scan_pages() -> io::Result<()> {
     let mut buffer = AnonBuffer::new(2 * PAGE)?;
     buffer[0] = 1;
-    let (start, mut found) = (buffer.as_ptr() as u64, 0);
+    let start = buffer.as_ptr() as u64;
     let map = rights::with_own_files(|| Pagemap::open(std::process::id()))?;
-    map.scan_present(start, start + 2 * PAGE as u64, |from, to| found += to - from)?;
-    if found == PAGE as u64 { Ok(()) } else { Err(io::Error::other("it misses present pages")) }
+    let (runs, _) = map.present(start, start + 2 * PAGE as u64, 2)?;
+    if runs == [(start, start + PAGE as u64)] {
+        Ok(())
+    } else {
+        Err(io::Error::other("it misses present pages"))
+    }
 }
 
 /// Creates an io_uring.

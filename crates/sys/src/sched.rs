@@ -10,6 +10,13 @@ pub struct CpuSet {
     set: libc::cpu_set_t,
 }
 
+impl PartialEq for CpuSet {
+    fn eq(&self, other: &Self) -> bool {
+        // SAFETY: reads plain bit sets.
+        unsafe { libc::CPU_EQUAL(&self.set, &other.set) }
+    }
+}
+
 impl CpuSet {
     /// Returns the CPUs that the calling thread may use.
     pub fn of_this_thread() -> io::Result<Self> {

@@ -115,9 +115,15 @@ impl Mm {
         Some(process)
     }
 
-    /// Whether a signal or a debugger has stopped the process; the freezer does not count.
+    /// Whether a signal or a debugger has stopped the process, or the lock of its memory map is
+    /// stuck; the freezer does not count.
     pub fn is_stopped(&self) -> bool {
-        self.process().is_some_and(Process::is_stopped)
+        self.is_stuck() || self.process().is_some_and(Process::is_stopped)
+    }
+
+    /// Whether a call waits in vain for the lock of its memory map.
+    pub fn is_stuck(&self) -> bool {
+        self.uffd.is_stuck() || self.process().is_some_and(Process::is_stuck)
     }
 
     /// Whether a tracer has stopped every thread of the process. A fault then comes from another
@@ -157,9 +163,10 @@ impl Mm {
         self.agent.link().into_iter().chain(&self.calls.inherited)
     }
 
-    /// Whether batches to the agent are of no use for now ([`Agent::update_silence`]).
+    /// Whether batches to the agent are of no use for now ([`Agent::update_silence`]). Pages that
+    /// the agent of a stuck process moves cannot be read.
     pub fn update_silence(&self) -> bool {
-        self.agent.update_silence(|| self.is_stopped())
+        self.is_stuck() || self.agent.update_silence(|| self.is_stopped())
     }
 
     /// Returns the number of pages that it got beyond the budget; 0 if it may get no more.

@@ -277,12 +277,15 @@ impl Reclaim {
         self.thread_words.retain(|id| pager.mm(id).is_some());
     }
 
-    /// Counts a round that stored nothing, if threads wait. Returns whether they have waited for
-    /// long (OOM-1).
+    /// Counts a round that stored nothing, if threads wait, and overcommits pages for them beside
+    /// a stopped process (OOM-5). Returns whether they have waited for long (OOM-1).
     fn count_round_without_progress(&mut self) -> bool {
         self.does_anybody_wait() && {
             let (lacks_cpu, own) = (self.lacks_cpu(), self.pager.host.own_runs());
             self.no_progress.round(self.pager.clock.moment(), lacks_cpu, own);
+            if self.no_progress.lasts(&self.pager, OVERCOMMIT_AFTER) && self.awaits_stopped() {
+                self.set_overcommit();
+            }
             self.no_progress.is_long(&self.pager)
         }
     }
@@ -365,6 +368,11 @@ impl Reclaim {
     /// Whether some process does not answer, or was stopped in the middle of a batch.
     fn has_unresponsive_agent(&self) -> bool {
         self.pager.mms().iter().any(|mm| self.awaits_answer(mm))
+    }
+
+    /// Whether a stopped process does not answer.
+    fn awaits_stopped(&self) -> bool {
+        self.pager.mms().iter().any(|mm| self.awaits_answer(mm) && mm.is_stopped())
     }
 
     /// Looks for the processes of children that request no agent because they have no hooks. The

@@ -162,8 +162,9 @@ impl Reclaim {
             // Anything else that fills a hole fills it with zeros.
             let is_moved = page.iter().any(|&byte| byte != 0);
             results[at] = if is_moved { 0 } else { EEXIST };
-            let mut filled = |_, _| results[at] = FILLED;
-            process.scan_zero(slot, slot + PAGE_SIZE as u64, &mut filled).ok()?;
+            if !process.zero(slot, slot + PAGE_SIZE as u64).ok()?.is_empty() {
+                results[at] = FILLED;
+            }
         }
         Some(self.commit_moves(mm, moving, &results, false))
     }

@@ -1,6 +1,6 @@
 //! A connection for a hello, until it becomes the line to an agent.
 
-use crate::seam::{AddressSpace, Line, Wire};
+use crate::seam::{AddressSpace, KnownSpace, Line, Wire};
 use ebb_agent::protocol::{MAGIC, Shared};
 use ebb_sys::descriptor::{close_aside, is_userfaultfd};
 use ebb_sys::rights;
@@ -44,7 +44,7 @@ impl Connection for Socket {
     ) -> io::Result<Option<usize>> {
         let mut fds = Vec::new();
         let got = self.receive_now(bytes, &mut fds)?;
-        *brought = only_userfaultfd(fds).map(|fd| Box::new(Uffd::new(fd)) as _);
+        *brought = only_userfaultfd(fds).map(|fd| Box::new(KnownSpace::from(Uffd::new(fd))) as _);
         Ok(got)
     }
 

@@ -5,7 +5,7 @@ use crate::inject::{self, Attempt};
 use crate::lineage;
 use crate::messages;
 use crate::processes::Processes;
-use crate::seam::{Known, Process};
+use crate::seam::{Known, MapLock, Process};
 use crate::signal::Signal;
 use ebb_sys::process::{self, Pidfd};
 use ebb_sys::sched::{self, RunTimes};
@@ -40,8 +40,8 @@ pub trait Host: Debug + Send + Sync {
     /// ([`ebb_sys::cgroup`]).
     fn may_be_used_up(&self) -> bool;
     /// Begins to inject the agent into a process without a loader, if the process allows it
-    /// ([`crate::inject`]).
-    fn inject(&self, config: &Config, pid: u32) -> Attempt;
+    /// ([`crate::inject`]). `map_lock` is the lock of its memory map.
+    fn inject(&self, config: &Config, pid: u32, map_lock: &MapLock) -> Attempt;
     /// Kills every process of the tree.
     fn kill_tree(&self, processes: &Processes);
 }
@@ -99,8 +99,9 @@ impl Host for Machine {
         cgroup::may_be_used_up()
     }
 
-    fn inject(&self, config: &Config, pid: u32) -> Attempt {
-        inject::begin(pid, inject::Way::of(config))
+    fn inject(&self, config: &Config, pid: u32, map_lock: &MapLock) -> Attempt {
+        let way = inject::Way::of(config);
+        map_lock.read(move || Ok(inject::begin(pid, way))).unwrap_or(Attempt::Later)
     }
 
     fn kill_tree(&self, processes: &Processes) {

@@ -4,6 +4,7 @@
 //! * [`space`]: an address space by its userfaultfd: messages, placing of pages.
 //! * [`connection`]: a connection of a client that has not said hello yet.
 //! * [`line`]: the line to an agent: shared memory, a byte to wake it, a word to wait on.
+//! * [`map_lock`]: the lock of a process's memory map, for which a call may wait for ever.
 //! * [`process`]: a process seen from outside: its pages, its areas, its threads.
 //! * [`storage`]: the store.
 //! * [`clock`]: the time.
@@ -13,6 +14,7 @@ pub mod clock;
 pub mod connection;
 pub mod host;
 pub mod line;
+mod map_lock;
 pub mod process;
 pub mod space;
 pub mod storage;
@@ -21,6 +23,7 @@ pub use clock::Clock;
 pub use connection::Connection;
 pub use host::{Host, Machine};
 pub use line::{Line, Wire};
+pub use map_lock::{MapLock, make_own_calls, makes_own_calls};
 pub use process::{AgentRuns, Known, Process, own_pages};
-pub use space::{AddressSpace, Event};
+pub use space::{AddressSpace, Event, KnownSpace};
 pub use storage::Storage;

@@ -13,23 +13,24 @@
 //!   Ebb inspects it without the right, by what the kernel allows that user, who may inspect the
 //!   user's own namespaces.
 
-use crate::seam::Connection;
+use crate::seam::{Connection, MapLock, makes_own_calls};
 use ebb_sys::descriptor::close_aside;
 use ebb_sys::handle::Handle;
 use ebb_sys::lifeline::Lifeline;
 use ebb_sys::memory::Memory;
-use ebb_sys::pagemap::Pagemap;
+use ebb_sys::pagemap::{Pagemap, Runs};
 use ebb_sys::proc::{Area, Passing, Statm};
 use ebb_sys::process::Pidfd;
 use ebb_sys::socket::Socket;
 use ebb_sys::{rights, sched, trace};
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Whether the thread of an agent gets a CPU.
@@ -87,11 +88,11 @@ pub trait Process: Debug + Send + Sync {
     /// Returns how many of `count` pages from `page` on are in memory and mapped by other
     /// processes, too.
     fn shared(&self, page: u64, count: u64) -> io::Result<u64>;
-    /// Calls `found(start, end)` for each run of present pages, without the kernel's zero page.
-    fn scan_present(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64))
-    -> io::Result<()>;
-    /// Calls `found(start, end)` for each run of pages that are the kernel's zero page.
-    fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()>;
+    /// Returns the runs of present pages in a range, without the kernel's zero page, and where the
+    /// scan ended. It ends after `most` such pages.
+    fn present(&self, start: u64, end: u64, most: u64) -> io::Result<(Runs, u64)>;
+    /// Returns the runs of pages that are the kernel's zero page.
+    fn zero(&self, start: u64, end: u64) -> io::Result<Runs>;
     /// Returns the end of a range from `start` on with `most` pages in memory; `end` if there are
     /// fewer.
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64>;
@@ -113,6 +114,8 @@ pub trait Process: Debug + Send + Sync {
     fn passing(&self) -> io::Result<Passing>;
     /// Whether a signal or a debugger has stopped it; the freezer does not count.
     fn is_stopped(&self) -> bool;
+    /// Whether a call waits in vain for the lock of its memory map (`map_lock.rs`).
+    fn is_stuck(&self) -> bool;
     /// Kills the process.
     fn kill(&self);
     /// Returns a descriptor that ties the process to the lifeline while it is open: the process is
@@ -140,9 +143,10 @@ pub trait Process: Debug + Send + Sync {
 /// A process of the machine.
 #[derive(Debug)]
 pub struct Known {
-    handle: Handle,
-    memory: Memory,
-    page_map: Pagemap,
+    handle: Arc<Handle>,
+    memory: Arc<Memory>,
+    page_map: Arc<Pagemap>,
+    map_lock: MapLock,
     sizes: Statm,
     /// The agent's thread in the pager's namespace, and the sizes read through it. The sizes of the
     /// first thread are zero once that has ended.
@@ -163,9 +167,35 @@ impl Known {
             Err(_) if handle.is_ending() => return Err(Errno::SRCH.into()),
             opened => opened?,
         };
-        let (thread, strayed, left) =
-            (OnceLock::new(), AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { handle, memory, page_map, sizes, thread, strayed, left })
+        Ok(Self {
+            handle: Arc::new(handle),
+            memory: Arc::new(memory),
+            page_map: Arc::new(page_map),
+            map_lock: MapLock::of(pid),
+            sizes,
+            thread: OnceLock::new(),
+            strayed: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+        })
+    }
+
+    /// Reads the page map, which takes the lock of the memory map.
+    fn page_map<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Pagemap) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let page_map = self.page_map.clone();
+        self.map_lock.read(move || read(&page_map))
+    }
+
+    /// Reads a file that takes the lock of the memory map, through the agent's thread if that is
+    /// known.
+    fn file<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Handle, Option<u32>) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (handle, thread) = (self.handle.clone(), self.thread());
+        self.map_lock.read(move || look(&handle, |handle| read(handle, thread)))
     }
 
     fn seen_through(&self) -> Option<&(u32, Statm)> {
@@ -216,11 +246,20 @@ fn look<T>(handle: &Handle, look: impl FnOnce(&Handle) -> io::Result<T>) -> io::
     seen
 }
 
+thread_local! {
+    /// Buffer into which a helper reads pages.
+    static BUFFER: RefCell<Vec<[u8; 4096]>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Returns the number of anonymous pages that process `pid` has to itself, or by its share, if it
-/// may be inspected.
-pub fn own_pages(pid: u32, alone: bool) -> io::Result<u64> {
-    look(&Handle::open(pid)?, |handle| {
-        if alone { handle.private_dirty_pages() } else { handle.proportional_anonymous_pages(None) }
+/// may be inspected. `map_lock` is the lock of its memory map.
+pub fn own_pages(pid: u32, map_lock: &MapLock, alone: bool) -> io::Result<u64> {
+    let handle = Handle::open(pid)?;
+    map_lock.read(move || {
+        look(&handle, |handle| match alone {
+            true => handle.private_dirty_pages(),
+            false => handle.proportional_anonymous_pages(None),
+        })
     })
 }
 
@@ -277,40 +316,48 @@ impl Process for Known {
     }
 
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
-        self.memory.read_pages(addresses, pages)
+        if makes_own_calls() && !self.is_stuck() {
+            return self.memory.read_pages(addresses, pages);
+        }
+        let (memory, addresses) = (self.memory.clone(), addresses.to_vec());
+        // A call that is left behind keeps the buffer.
+        let mut buffer = BUFFER.take();
+        buffer.resize(buffer.len().max(addresses.len()), [0; 4096]);
+        let (got, buffer) = self.map_lock.read(move || {
+            let got = memory.read_pages(&addresses, &mut buffer);
+            Ok((got, buffer))
+        })?;
+        let copied = got.inspect(|&got| pages[..got].copy_from_slice(&buffer[..got]));
+        BUFFER.set(buffer);
+        copied
     }
 
     fn is_present(&self, page: u64) -> io::Result<bool> {
-        self.page_map.is_present(page)
+        self.page_map(move |map| map.is_present(page))
     }
 
     fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
-        self.page_map.unmapped(page, count)
+        self.page_map(move |map| map.unmapped(page, count))
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
-        self.page_map.exclusive_run(page, most)
+        self.page_map(move |map| map.exclusive_run(page, most))
     }
 
     fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
-        self.page_map.shared(page, count)
+        self.page_map(move |map| map.shared(page, count))
     }
 
-    fn scan_present(
-        &self,
-        start: u64,
-        end: u64,
-        found: &mut dyn FnMut(u64, u64),
-    ) -> io::Result<()> {
-        self.page_map.scan_present(start, end, found)
+    fn present(&self, start: u64, end: u64, most: u64) -> io::Result<(Runs, u64)> {
+        self.page_map(move |map| map.present(start, end, most))
     }
 
-    fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
-        self.page_map.scan_zero(start, end, found)
+    fn zero(&self, start: u64, end: u64) -> io::Result<Runs> {
+        self.page_map(move |map| map.zero(start, end))
     }
 
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
-        self.page_map.reach(start, end, most)
+        self.page_map(move |map| map.reach(start, end, most))
     }
 
     fn sizes(&self) -> io::Result<(u64, u64)> {
@@ -318,23 +365,28 @@ impl Process for Known {
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
-        look(&self.handle, |handle| handle.proportional_anonymous_pages(self.thread()))
+        self.file(Handle::proportional_anonymous_pages)
     }
 
     fn areas(&self) -> io::Result<Vec<Area>> {
-        look(&self.handle, |handle| handle.areas(self.thread()))
+        self.file(Handle::areas)
     }
 
     fn areas_in(&self, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>> {
-        look(&self.handle, |handle| handle.areas_in(self.thread(), ranges))
+        let ranges = ranges.to_vec();
+        self.file(move |handle, thread| handle.areas_in(thread, &ranges))
     }
 
     fn passing(&self) -> io::Result<Passing> {
-        look(&self.handle, |handle| handle.passing(self.thread()))
+        self.file(Handle::passing)
     }
 
     fn is_stopped(&self) -> bool {
         self.handle.is_stopped(self.thread())
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.map_lock.is_stuck()
     }
 
     fn kill(&self) {

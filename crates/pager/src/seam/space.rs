@@ -3,11 +3,13 @@
 //! The trait is the kernel's interface, call by call, with the kernel's errors. A replacement must
 //! answer as the kernel does.
 
+use crate::seam::MapLock;
 use ebb_sys::rights;
 use ebb_sys::uffd::{self, Mode, PlaceError, Uffd};
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// A message of the userfaultfd.
 #[derive(Debug)]
@@ -33,7 +35,8 @@ pub enum Event {
     Unmap { start: u64, end: u64 },
 }
 
-/// Calls of a userfaultfd; [`Uffd`] documents each.
+/// Calls of a userfaultfd; [`Uffd`] documents each. [`PlaceError::Changing`] also stands for a
+/// stuck lock of the memory map.
 pub trait AddressSpace: Debug + Send + Sync {
     /// Reads the available messages without waiting. Returns their number.
     fn read(&self, events: &mut Vec<Event>) -> io::Result<usize>;
@@ -54,52 +57,89 @@ pub trait AddressSpace: Debug + Send + Sync {
     /// Whether the address space still exists; `registered` is a registered page without write
     /// protection.
     fn is_alive(&self, registered: u64) -> bool;
+    /// Whether a call waits in vain for the lock of the memory map (`map_lock.rs`).
+    fn is_stuck(&self) -> bool;
     /// Returns the descriptor to poll for messages, which agents also get; a simulated one has
     /// none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
-impl AddressSpace for Uffd {
+/// The userfaultfd of a process of the machine.
+#[derive(Debug)]
+pub struct KnownSpace {
+    uffd: Arc<Uffd>,
+    map_lock: MapLock,
+}
+
+impl From<Uffd> for KnownSpace {
+    fn from(uffd: Uffd) -> Self {
+        Self { uffd: Arc::new(uffd), map_lock: MapLock::default() }
+    }
+}
+
+impl KnownSpace {
+    /// Makes a call that takes the lock of the memory map as a reader.
+    fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Uffd) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let uffd = self.uffd.clone();
+        self.map_lock.read(move || Ok(call(&uffd)))
+    }
+}
+
+/// A stuck lock counts as a mapping that is changing: the caller tries again.
+fn or_changing(result: io::Result<Result<(), PlaceError>>) -> Result<(), PlaceError> {
+    result.unwrap_or(Err(PlaceError::Changing))
+}
+
+impl AddressSpace for KnownSpace {
     fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
-        Self::read(self, |message| events.push(message.into()))
+        self.uffd.read(|message| events.push(message.into()))
     }
 
     fn handshake(&self, features: u64) -> io::Result<()> {
         // Called here because the program may have fewer rights than Ebb.
         let _tracing = rights::tracing();
-        Self::handshake(self, features).map(drop)
+        self.uffd.handshake(features).map(drop)
     }
 
     fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()> {
-        Self::register(self, start, len, mode)
+        let uffd = self.uffd.clone();
+        self.map_lock.write(move || uffd.register(start, len, mode))
     }
 
     fn copy(&self, address: u64, pages: &[u8]) -> Result<(), (u64, PlaceError)> {
-        Self::copy(self, address, pages)
+        // The kernel takes the lock of the area alone, since Linux 6.8.
+        self.uffd.copy(address, pages)
     }
 
     fn protect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
-        Self::protect(self, start, len)
+        or_changing(self.call(move |uffd| uffd.protect(start, len)))
     }
 
     fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
-        Self::unprotect(self, start, len)
+        or_changing(self.call(move |uffd| uffd.unprotect(start, len)))
     }
 
     fn poison(&self, address: u64, len: u64) -> Result<(), PlaceError> {
-        Self::poison(self, address, len)
+        or_changing(self.call(move |uffd| uffd.poison(address, len)))
     }
 
     fn wake(&self, start: u64, len: u64) -> io::Result<()> {
-        Self::wake(self, start, len)
+        self.uffd.wake(start, len)
     }
 
     fn is_alive(&self, registered: u64) -> bool {
-        Self::is_alive(self, registered)
+        self.call(move |uffd| uffd.is_alive(registered)).unwrap_or(true)
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.map_lock.is_stuck()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.as_fd())
+        Some(self.uffd.as_fd())
     }
 }
 
@@ -109,7 +149,7 @@ impl From<uffd::Event> for Event {
             uffd::Event::Fault { address, write, protected, thread } => {
                 Self::Fault { address, write, protected, thread }
             }
-            uffd::Event::Fork(uffd) => Self::Fork(Box::new(uffd)),
+            uffd::Event::Fork(uffd) => Self::Fork(Box::new(KnownSpace::from(uffd))),
             uffd::Event::Remap { from, to, len } => Self::Remap { from, to, len },
             uffd::Event::Remove { start, end } => Self::Remove { start, end },
             uffd::Event::Unmap { start, end } => Self::Unmap { start, end },

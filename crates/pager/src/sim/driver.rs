@@ -38,9 +38,11 @@ thread_local! {
 const DEPTH_MAX: u32 = 3;
 /// Steps between two checks when no new operations begin.
 const CHECK_EVERY: u64 = 16;
-/// Turns after which a run that should have come to rest counts as hanging. The steps that others
-/// take while a thread waits belong to its turn: one wait of seconds may take millions.
+/// Turns and granted time after which a run that should have come to rest counts as hanging. The
+/// steps that others take while a thread waits belong to its turn: one wait of seconds may take
+/// millions. The time is longer than any [`crate::patience::Patience`].
 const PATIENCE: u64 = 100_000;
+const PATIENCE_TIME: Duration = Duration::from_secs(40);
 
 /// All simulated threads.
 pub struct Driver {
@@ -67,6 +69,8 @@ pub struct Driver {
     /// Whether an agent gets no CPU now and then, for seconds, and until when.
     pub starves: bool,
     starved_until: Cell<Moment>,
+    /// Whether a thread holds the lock of its memory map now and then, for seconds.
+    pub locks: bool,
     /// Initial limit, in pages.
     limit: u64,
     pub steps: Cell<u64>,
@@ -111,6 +115,8 @@ impl Driver {
         // A generator of its own, so that old seeds keep their meaning.
         let mut of_tracers = super::rng::Rng::new(seed ^ 0x7ace);
         let traces = of_tracers.once_in(4);
+        let starves = super::rng::Rng::new(seed ^ 0x57a4e).once_in(4);
+        let locks = !starves && super::rng::Rng::new(seed ^ 0x10c4).once_in(4);
         // Some programs do little else than map and unmap.
         let mapper = rng.once_in(4);
         let mix = Mix {
@@ -121,7 +127,7 @@ impl Driver {
             unmap: rare(rng, 150),
             replace: rare(rng, if mapper { 150 } else { 40 }),
             remap: rare(rng, 60),
-            fork: rare(rng, 12),
+            fork: rare(rng, 12) + if locks { 8 } else { 0 },
             exit: rare(rng, 12),
             thread: rng.below(10),
             pin: rare(rng, 20),
@@ -190,7 +196,8 @@ impl Driver {
             weights,
             // A generator of its own, as well.
             stalls: super::rng::Rng::new(seed ^ 0x57a11).once_in(4),
-            starves: super::rng::Rng::new(seed ^ 0x57a4e).once_in(4),
+            starves,
+            locks,
             starved_until: Cell::default(),
             limit,
             steps: Cell::new(0),
@@ -203,13 +210,14 @@ impl Driver {
     pub fn run(self: &Rc<Self>, steps: u64) -> Option<String> {
         CURRENT.with(|current| *current.borrow_mut() = Some(self.clone()));
         let _forget = Forget;
+        self.world.lock().locks = self.locks;
         while self.steps.get() < steps && !self.is_over() {
             self.act();
             self.check();
         }
         self.active.set(false);
         self.world.lock().spaces.iter_mut().for_each(|space| space.stopped = false);
-        let mut turns = 0;
+        let (mut turns, began) = (0, self.pager.clock.moment());
         while !self.is_over() && !self.is_at_rest() {
             self.act();
             turns += 1;
@@ -217,7 +225,8 @@ impl Driver {
             if self.steps.get().is_multiple_of(CHECK_EVERY) {
                 self.check();
             }
-            if turns > PATIENCE {
+            let time = self.pager.clock.moment().since(began);
+            if turns > PATIENCE && time > PATIENCE_TIME {
                 let stuck = self.stuck();
                 self.world.lock().fail(format!("hangs: {stuck}"));
             }
@@ -367,7 +376,12 @@ impl Driver {
                 if self.starves {
                     self.starve();
                 }
+                if self.locks {
+                    self.hold_map_lock();
+                }
             }
+            // The wait for a locked memory map takes time in which others must run.
+            7 if self.locks && self.depth.get() == DEPTH_MAX => {}
             7 if free && !self.in_slow_work.replace(true) => {
                 slow_work::go(&self.pager, &self.pending);
                 self.in_slow_work.set(false);
@@ -400,6 +414,35 @@ impl Driver {
             world.spaces[id].lacks_cpu = world.spaces[id].alive;
             let time = Duration::from_millis(world.rng.between(1000, 15_000));
             self.starved_until.set(self.pager.clock.moment().after(time));
+        }
+    }
+
+    /// Lets a thread hold the lock of its memory map now and then. The pager's time goes on
+    /// meanwhile.
+    fn hold_map_lock(&self) {
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let now = self.pager.clock.moment();
+        for id in 0..world.spaces.len() {
+            let lock = &mut world.spaces[id].map_lock;
+            match lock.until {
+                _ if !lock.held => {}
+                None => {
+                    let time = Duration::from_millis(world.rng.between(100, 15_000));
+                    lock.until = Some(now.after(time));
+                }
+                Some(until) if now >= until => world.release(id),
+                Some(_) => {}
+            }
+        }
+        if world.spaces.iter().any(|space| space.map_lock.held) {
+            // The threads of the pager get no turn in this time.
+            let time = Duration::from_millis(world.rng.between(1, 60));
+            world.waited_ns += time.as_nanos() as u64;
+            self.pager.clock.advance(time);
+        } else if world.rng.once_in(20) && self.active.get() {
+            let id = world.rng.below(world.spaces.len() as u64) as usize;
+            world.spaces[id].map_lock.held = world.spaces[id].alive;
         }
     }
 

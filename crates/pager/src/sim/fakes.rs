@@ -5,15 +5,18 @@
 //! ([`super::driver::point`]).
 
 use super::driver::point;
-use super::world::{Change, Doing, Id, POOL, Told, World};
+use super::world::{Change, Doing, Id, LateCall, POOL, Told, World};
 use crate::config::Config;
 use crate::processes::Processes;
-use crate::seam::{AddressSpace, AgentRuns, Connection, Event, Host, Line, Process, Storage};
+use crate::seam::{
+    AddressSpace, AgentRuns, Connection, Event, Host, Line, MapLock, Process, Storage,
+};
 use crate::signal::Signal;
 use ebb_agent::protocol::{HELLO_START, Hello, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
 use ebb_sys::lifeline::Lifeline;
+use ebb_sys::pagemap::Runs;
 use ebb_sys::proc::{Area, Passing};
 use ebb_sys::sched::RunTimes;
 use ebb_sys::shared::SharedMap;
@@ -69,6 +72,17 @@ fn pages(start: u64, len: u64) -> (u64, u64) {
     (start >> 12, (start + len) >> 12)
 }
 
+impl FakeSpace {
+    fn set_protection(&self, (start, end): (u64, u64), protect: bool) -> Result<(), PlaceError> {
+        point();
+        let mut world = self.world.lock();
+        if world.is_locked(self.id, Some(LateCall::Protect { start, end, protect })) {
+            return Err(PlaceError::Changing);
+        }
+        world.set_protection(self.id, (start, end), protect)
+    }
+}
+
 impl AddressSpace for FakeSpace {
     fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
         point();
@@ -103,6 +117,8 @@ impl AddressSpace for FakeSpace {
                     Event::Remap { from: from << 12, to: to << 12, len: pages << 12 }
                 }
                 Change::Fork { child } => {
+                    // The pager is about to ask the parent.
+                    space.map_lock.held |= world.locks && world.rng.once_in(2);
                     Event::Fork(Box::new(FakeSpace { world: self.world.clone(), id: child }))
                 }
             });
@@ -120,7 +136,12 @@ impl AddressSpace for FakeSpace {
 
     fn register(&self, start: u64, len: u64, _: Mode) -> io::Result<()> {
         point();
-        let registered = self.world.lock().register(self.id, pages(start, len));
+        let (start, end) = pages(start, len);
+        let mut world = self.world.lock();
+        if world.is_locked(self.id, Some(LateCall::Register { start, end })) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let registered = world.register(self.id, (start, end));
         if registered { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
@@ -139,18 +160,20 @@ impl AddressSpace for FakeSpace {
     }
 
     fn protect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
-        point();
-        self.world.lock().set_protection(self.id, pages(start, len), true)
+        self.set_protection(pages(start, len), true)
     }
 
     fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
-        point();
-        self.world.lock().set_protection(self.id, pages(start, len), false)
+        self.set_protection(pages(start, len), false)
     }
 
     fn poison(&self, address: u64, _: u64) -> Result<(), PlaceError> {
         point();
-        self.world.lock().poison(self.id, address >> 12)
+        let mut world = self.world.lock();
+        if world.is_locked(self.id, None) {
+            return Err(PlaceError::Changing);
+        }
+        world.poison(self.id, address >> 12)
     }
 
     fn wake(&self, start: u64, len: u64) -> io::Result<()> {
@@ -166,6 +189,11 @@ impl AddressSpace for FakeSpace {
         self.world.lock().spaces[self.id].alive
     }
 
+    fn is_stuck(&self) -> bool {
+        let lock = &self.world.lock().spaces[self.id].map_lock;
+        lock.held && lock.found
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -179,6 +207,12 @@ fn note_read(doing: &mut Doing, read: Change) {
     {
         *told = Told::Read;
     }
+}
+
+/// Returns the runs of these pages.
+fn runs(pages: &[u64]) -> Runs {
+    let runs = pages.chunk_by(|one, next| one + 1 == *next);
+    runs.map(|run| (run[0] << 12, (run[run.len() - 1] + 1) << 12)).collect()
 }
 
 /// A process, seen from outside.
@@ -199,33 +233,43 @@ impl FakeProcess {
         io::Error::from_raw_os_error(3)
     }
 
-    /// Calls `found` for each run of pages in `[start, end)` that `wanted` accepts.
-    fn runs(
+    /// Returns the pages in `[start, end)` that `wanted` accepts.
+    fn pages(
         &self,
-        (start, end): (u64, u64),
-        found: &mut dyn FnMut(u64, u64),
+        start: u64,
+        end: u64,
         wanted: impl Fn(&super::world::Page) -> bool,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<u64>> {
         point();
-        let there: Vec<u64> = {
-            let world = self.world.lock();
-            let space = &world.spaces[self.id];
-            if !space.alive {
-                return Err(Self::gone());
-            }
-            let range = space.pages.range(start >> 12..end >> 12);
-            range.filter(|(_, page)| wanted(page)).map(|(&at, _)| at).collect()
-        };
-        for run in there.chunk_by(|one, next| one + 1 == *next) {
-            found(run[0] << 12, (run[run.len() - 1] + 1) << 12);
+        let world = self.locked()?;
+        let space = &world.spaces[self.id];
+        if !space.alive {
+            return Err(Self::gone());
         }
-        Ok(())
+        let range = space.pages.range(start >> 12..end >> 12);
+        Ok(range.filter(|(_, page)| wanted(page)).map(|(&at, _)| at).collect())
     }
 
-    fn count(&self, page: u64, most: u64, good: impl Fn(&super::world::Page) -> bool) -> u64 {
-        let world = self.world.lock();
+    fn count(
+        &self,
+        page: u64,
+        most: u64,
+        good: impl Fn(&super::world::Page) -> bool,
+    ) -> io::Result<u64> {
+        let world = self.locked()?;
         let space = &world.spaces[self.id];
-        (page..page + most).take_while(|at| space.pages.get(at).is_some_and(&good)).count() as u64
+        let pages = page..page + most;
+        Ok(pages.take_while(|at| space.pages.get(at).is_some_and(&good)).count() as u64)
+    }
+
+    /// Returns the world for a call that takes the lock of the memory map; an error if a thread
+    /// holds that.
+    fn locked(&self) -> io::Result<MutexGuard<'_, World>> {
+        let mut world = self.world.lock();
+        if world.is_locked(self.id, None) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(world)
     }
 }
 
@@ -270,7 +314,7 @@ impl Process for FakeProcess {
 
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
         point();
-        let mut world = self.world.lock();
+        let mut world = self.locked()?;
         if !world.spaces[self.id].alive {
             return Ok(0);
         }
@@ -297,11 +341,11 @@ impl Process for FakeProcess {
     }
 
     fn is_present(&self, page: u64) -> io::Result<bool> {
-        Ok(self.count(page, 1, |_| true) == 1)
+        Ok(self.count(page, 1, |_| true)? == 1)
     }
 
     fn unmapped(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
-        let world = self.world.lock();
+        let world = self.locked()?;
         let space = &world.spaces[self.id];
         let pages = page..page + count as u64;
         let nothing = |at: u64| !space.pages.contains_key(&at) && !space.guards.contains(&at);
@@ -309,30 +353,28 @@ impl Process for FakeProcess {
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
-        Ok(self.count(page, most as u64, |page| page.is_exclusive() && !page.zero) as usize)
+        Ok(self.count(page, most as u64, |page| page.is_exclusive() && !page.zero)? as usize)
     }
 
     fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
-        let world = self.world.lock();
+        let world = self.locked()?;
         let range = world.spaces[self.id].pages.range(page..page + count);
         Ok(range.filter(|(_, page)| !page.is_exclusive()).count() as u64)
     }
 
-    fn scan_present(
-        &self,
-        start: u64,
-        end: u64,
-        found: &mut dyn FnMut(u64, u64),
-    ) -> io::Result<()> {
-        self.runs((start, end), found, |page| !page.zero)
+    fn present(&self, start: u64, end: u64, most: u64) -> io::Result<(Runs, u64)> {
+        let pages = self.pages(start, end, |page| !page.zero)?;
+        let some = &pages[..pages.len().min(most as usize)];
+        let stop = if some.len() < pages.len() { (some[some.len() - 1] + 1) << 12 } else { end };
+        Ok((runs(some), stop))
     }
 
-    fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
-        self.runs((start, end), found, |page| page.zero)
+    fn zero(&self, start: u64, end: u64) -> io::Result<Runs> {
+        Ok(runs(&self.pages(start, end, |page| page.zero)?))
     }
 
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
-        let world = self.world.lock();
+        let world = self.locked()?;
         let range = world.spaces[self.id].pages.range(start >> 12..end >> 12);
         let last = range.map(|(&page, _)| page).nth(most as usize - 1);
         Ok(last.map_or(end, |page| (page + 1) << 12))
@@ -343,7 +385,7 @@ impl Process for FakeProcess {
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
-        let mut world = self.world.lock();
+        let mut world = self.locked()?;
         world.walks += 1;
         let space = &world.spaces[self.id];
         let share = |page: &super::world::Page| 1.0 / Arc::strong_count(&page.frame) as f64;
@@ -353,7 +395,7 @@ impl Process for FakeProcess {
 
     fn areas(&self) -> io::Result<Vec<Area>> {
         point();
-        let world = self.world.lock();
+        let world = self.locked()?;
         let space = &world.spaces[self.id];
         if !space.alive {
             return Err(Self::gone());
@@ -380,7 +422,7 @@ impl Process for FakeProcess {
 
     fn passing(&self) -> io::Result<Passing> {
         point();
-        let world = self.world.lock();
+        let world = self.locked()?;
         let space = &world.spaces[self.id];
         if !space.alive {
             return Err(Self::gone());
@@ -395,6 +437,11 @@ impl Process for FakeProcess {
 
     fn is_stopped(&self) -> bool {
         self.world.lock().spaces[self.id].is_stopped()
+    }
+
+    fn is_stuck(&self) -> bool {
+        // The address space says so.
+        false
     }
 
     fn tie(&self, _: &Lifeline) -> io::Result<Option<OwnedFd>> {
@@ -794,7 +841,7 @@ impl Host for FakeHost {
     }
 
     fn own_runs(&self) -> RunTimes {
-        RunTimes::default()
+        RunTimes { waited_ns: self.world.lock().waited_ns, ..RunTimes::default() }
     }
 
     fn wait(&self, signal: &Signal, limit: Duration) -> bool {
@@ -853,7 +900,7 @@ impl Host for FakeHost {
         false
     }
 
-    fn inject(&self, _: &Config, _: u32) -> crate::inject::Attempt {
+    fn inject(&self, _: &Config, _: u32, _: &MapLock) -> crate::inject::Attempt {
         crate::inject::Attempt::No
     }
 

@@ -5,8 +5,8 @@
 
 use super::fakes::SharedMemory;
 use super::world::{
-    Agent, Area, Change, Connection, Doing, Id, Joining, OnFork, POOL, Page, Space, Thread, Told,
-    Touch, Tracer, World,
+    Agent, Area, Change, Connection, Doing, Id, Joining, MapLock, OnFork, POOL, Page, Space,
+    Thread, Told, Touch, Tracer, World,
 };
 use ebb_agent::protocol::{
     ASK_JOIN, ASK_MANAGE, CALL_ANSWERED, CALL_FREE, CALL_MADE, Call, DONE, DOORBELLS, HELLO_FORKED,
@@ -89,6 +89,7 @@ impl World {
             agent_doing: Doing::Nothing,
             told: false,
             lacks_cpu: false,
+            map_lock: MapLock::default(),
             shared: None,
             pool_pages,
             parent: None,
@@ -563,6 +564,7 @@ impl World {
             agent_doing: Doing::Nothing,
             told: false,
             lacks_cpu: false,
+            map_lock: MapLock::default(),
             shared: None,
             alive: true,
             stopped: false,

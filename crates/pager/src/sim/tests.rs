@@ -176,6 +176,12 @@ fn an_agent_without_a_cpu_for_seconds_ends_nothing() {
     expect_clean_where(|driver| driver.starves);
 }
 
+/// Shows that a memory map that stays locked for seconds causes no kill, loss or refusal.
+#[test]
+fn a_memory_map_that_stays_locked_for_seconds_ends_nothing() {
+    expect_clean_where(|driver| driver.locks);
+}
+
 /// Shows that a seed repeats a run exactly, so that a failure can be repeated.
 #[test]
 fn a_seed_repeats_itself() {

@@ -20,6 +20,7 @@
 //! * KERNEL-8: a process killed in the middle of a fork has no child.
 
 use super::rng::Rng;
+use crate::patience::Moment;
 use ebb_agent::protocol::State;
 use ebb_mm::random::mix;
 use ebb_sys::uffd::PlaceError;
@@ -186,6 +187,24 @@ pub struct Tracer {
     pub left: u32,
 }
 
+/// The lock of a memory map (`seam/map_lock.rs`). A thread may hold it for seconds.
+#[derive(Clone, Debug, Default)]
+pub struct MapLock {
+    pub held: bool,
+    /// Time of its release, once that is drawn.
+    pub until: Option<Moment>,
+    /// Whether the pager has found it held.
+    pub found: bool,
+    /// Calls of the pager that take effect when it is free again.
+    pub late: Vec<LateCall>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum LateCall {
+    Register { start: u64, end: u64 },
+    Protect { start: u64, end: u64, protect: bool },
+}
+
 #[derive(Debug)]
 pub struct Space {
     pub pid: u32,
@@ -223,6 +242,7 @@ pub struct Space {
     pub told: bool,
     /// Whether the agent gets no CPU.
     pub lacks_cpu: bool,
+    pub map_lock: MapLock,
     pub shared: Option<Arc<super::fakes::SharedMemory>>,
     pub pool_pages: u64,
     /// Parent of the fork.
@@ -270,6 +290,10 @@ pub struct World {
     pub opened: Vec<u32>,
     /// Number of calls in a thousand that fail for an unrelated reason.
     pub trouble: u64,
+    /// Whether a thread holds the lock of its memory map now and then.
+    pub locks: bool,
+    /// Time for which the threads of the pager have waited for a CPU, in nanoseconds.
+    pub waited_ns: u64,
     /// Whether agents may be stopped between a move and its report.
     pub splits: bool,
     /// Whether programs have executable areas, and whether the kernel lets the pool have some.
@@ -301,6 +325,8 @@ impl World {
             walks: 0,
             opened: Vec::new(),
             trouble: 0,
+            locks: false,
+            waited_ns: 0,
             splits: false,
             executables: None,
             executables_moved: 0,
@@ -435,6 +461,34 @@ impl World {
         }
         self.note(|| format!("protect {id}: {start:x}..{end:x} {protect}"));
         Ok(())
+    }
+
+    /// Whether the lock of the memory map is held. Then the call `late` of the pager takes effect
+    /// later, and the process counts as stuck.
+    pub fn is_locked(&mut self, id: Id, late: Option<LateCall>) -> bool {
+        let space = &mut self.spaces[id];
+        let held = space.alive && space.map_lock.held;
+        if held {
+            let is_first = !std::mem::replace(&mut space.map_lock.found, true);
+            space.map_lock.late.extend(late.filter(|_| is_first));
+            self.note(|| format!("locked {id}: {late:?}"));
+        }
+        held
+    }
+
+    /// Releases the lock of the memory map.
+    pub fn release(&mut self, id: Id) {
+        for late in std::mem::take(&mut self.spaces[id].map_lock).late {
+            match late {
+                LateCall::Register { start, end } => {
+                    self.register(id, (start, end));
+                }
+                // The range may be unmapped by now.
+                LateCall::Protect { start, end, protect } => {
+                    let _ = self.set_protection(id, (start, end), protect);
+                }
+            }
+        }
     }
 
     pub fn poison(&mut self, id: Id, page: u64) -> Result<(), PlaceError> {
