@@ -46,14 +46,15 @@ pub fn measure(cpu: FaultCpu) -> io::Result<Duration> {
         Ok::<_, io::Error>(cpu_time().saturating_sub(before))
     };
     std::thread::scope(|scope| {
-        let touching = builder().spawn_scoped(scope, fault)?;
-        // A separate thread, so that its CPU affinity ends with it.
+        // A separate thread, so that its CPU affinity ends with it. It starts first: if there can
+        // be no second thread, it ends by its time limit. A faulting thread would wait for ever.
         let serving = builder().spawn_scoped(scope, || {
             let served = CpuSet::only(there).confine(0).and_then(|()| serve(&uffd));
             // After the unregistration the remaining pages need no pager, so the other thread can
             // end.
             uffd.unregister(start, (PAGES * PAGE) as u64).and(served)
         })?;
+        let touching = builder().spawn_scoped(scope, fault)?;
         let ended = |_| io::Error::other("a thread has ended");
         let spent = touching.join().map_err(ended)?;
         serving.join().map_err(ended)??;
