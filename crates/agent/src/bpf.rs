@@ -21,7 +21,7 @@ pub fn lets_join(program: &[Instruction]) -> bool {
 
 /// System calls of a child that joins and of its agent afterwards, with the arguments that filters
 /// check most often.
-const CALLS: [(usize, [usize; 3]); 32] = [
+const CALLS: [(usize, [usize; 3]); 33] = [
     (syscall::RT_SIGPROCMASK, [2, 0, 0]),
     (syscall::MMAP, [0, 4096, 3]),
     (syscall::MUNMAP, [0, 4096, 0]),
@@ -47,6 +47,7 @@ const CALLS: [(usize, [usize; 3]); 32] = [
     (syscall::CAPSET, [0, 0, 0]),
     (syscall::CHDIR, [0, 0, 0]),
     (syscall::PRCTL, [41, 1, 0]),
+    (syscall::PRCTL, [21, 0, 0]),
     (syscall::USERFAULTFD, [0x8_0801, 0, 0]),
     (syscall::IOCTL, [0, 0xC018_AA3F, 0]),
     (syscall::IOCTL, [0, 0xC020_AA00, 0]),

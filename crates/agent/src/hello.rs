@@ -42,6 +42,8 @@ pub struct Line {
     pub shared: &'static Shared,
     pub socket: usize,
     pub uffd: usize,
+    /// Descriptor that ties the process to the pager's life, if there is one.
+    pub tie: Option<usize>,
 }
 
 /// Joins the pager: a new program with its userfaultfd `own`, a forked child without. The memory
@@ -61,11 +63,11 @@ pub fn hello(kind: u32, table_place: usize, own: Option<usize>) -> Result<Line, 
     send(socket, &hello, own)?;
     // From here on this process ends with the pager, for as long as this thread keeps the
     // descriptors open.
-    let [memory, given] = receive(socket)?;
+    let [memory, first, second] = receive(socket)?;
     set_timeout(socket, SO_RCVTIMEO, &FOR_EVER);
     let shared = map_shared(memory.ok_or(EPIPE)?, table_place)?;
-    let uffd = own.or(given).ok_or(EPIPE)?;
-    Ok(Line { shared, socket, uffd })
+    let (uffd, tie) = if own.is_some() { (own, first) } else { (first, second) };
+    Ok(Line { shared, socket, uffd: uffd.ok_or(EPIPE)?, tie })
 }
 
 /// Makes a pair of sockets and has the pager take one end by a call. Returns the other end.
@@ -267,7 +269,7 @@ fn send(socket: usize, hello: &Hello, uffd: Option<usize>) -> Result<(), u32> {
 }
 
 /// Receives the answer. Returns the descriptors that come with it.
-fn receive(socket: usize) -> Result<[Option<usize>; 2], u32> {
+fn receive(socket: usize) -> Result<[Option<usize>; 3], u32> {
     let mut answer = Answer::default();
     let data = Iovec { base: &raw mut answer as usize, len: size_of::<Answer>() };
     let mut control = Control { len: 0, level: 0, kind: 0, fds: [-1; 3] };
@@ -296,7 +298,7 @@ fn receive(socket: usize) -> Result<[Option<usize>; 2], u32> {
     }
     let carried = header.control_len >= 20 && control.level == SOL_SOCKET as i32;
     let carried = if carried && control.kind == SCM_RIGHTS { (control.len - 16) / 4 } else { 0 };
-    Ok([0, 1].map(|at| (at < carried).then(|| control.fds[at] as usize)))
+    Ok([0, 1, 2].map(|at| (at < carried).then(|| control.fds[at] as usize)))
 }
 
 /// Converts the result of a system call to its value or its errno.

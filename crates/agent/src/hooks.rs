@@ -6,6 +6,7 @@
 
 use crate::advice::{advise, advise_process};
 use crate::areas::Area;
+use crate::aside;
 use crate::filter::{self, SET_SECCOMP};
 use crate::lock::lock_all;
 use crate::map::map;
@@ -153,33 +154,32 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     result as c_int
 }
 
-/// `CLONE_NEWUSER`.
-const NEW_USERS: c_int = 0x1000_0000;
-const EINVAL: isize = -22;
-
-/// Hook before glibc's `unshare`, which explains why the program gets no user namespace. The kernel
-/// gives one only to a process of a single thread, and the agent's thread is another.
+/// Hook before glibc's `unshare`.
 ///
 /// # Safety
 /// As `unshare`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    // SAFETY: the argument is an integer; the call changes what the kernel keeps for the process,
-    // and no memory.
-    let result = unsafe { call(syscall::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) };
-    if result >= 0 {
-        return 0;
+    let result = aside::unshare(flags as usize);
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
     }
-    if result == EINVAL && flags & NEW_USERS != 0 && own_or_join().is_some() {
-        const WORD: &[u8] =
-            b"ebb: a user namespace is for processes of one thread, and the agent is a second thread; \
-            start ebb run inside the namespace instead\n";
-        // A failed write is ignored.
-        // SAFETY: a constant of that length.
-        unsafe { call(syscall::WRITE, [2, WORD.as_ptr() as usize, WORD.len(), 0, 0, 0]) };
+    0
+}
+
+/// Hook before glibc's `setns`.
+///
+/// # Safety
+/// As `setns`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setns(descriptor: c_int, flags: c_int) -> c_int {
+    let result = aside::setns(descriptor as usize, flags as usize);
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
     }
-    set_errno(-result as c_int);
-    -1
+    0
 }
 
 /// Hook before glibc's `mlockall`. The kernel must not fill the agent's own areas or lock pages

@@ -30,6 +30,8 @@ const FAILED: u32 = 2;
 /// State of the agent's thread: it is apart from the program's descriptors and working directory,
 /// and starts on.
 const APART: u32 = 3;
+/// State of the agent's thread: it is starting in place of one that has stepped aside.
+const AGAIN: u32 = 4;
 
 const MADV_DONTDUMP: usize = 16;
 /// Interval at which the joining thread checks that the agent's thread still lives.
@@ -40,6 +42,8 @@ const NAP: Timespec = Timespec { seconds: 0, nanoseconds: 5_000_000 };
 
 /// Bytes of an [`AgentStack`].
 pub const AGENT_STACK_BYTES: usize = 40 << 10;
+/// Offset in an [`AgentStack`] of the stack that a thread of the program uses ([`crate::aside`]).
+const ASIDE_TOP: usize = 16 << 10;
 /// Bytes of the memory shared with the pager, in whole pages.
 pub const TABLE_BYTES: usize = size_of::<Shared>().next_multiple_of(4096);
 /// Bytes of the area of an agent: its stack, the memory shared with the pager, and the discard area
@@ -66,6 +70,57 @@ pub struct AgentStack {
     pub starter: AtomicU64,
     /// Kind of hello that the thread sends: for a new program or for a forked child.
     pub kind: u32,
+    /// Descriptors of the agent's thread in its own table, once it serves.
+    pub own: Descriptors,
+    /// Descriptors of the program's table that the thread keeps when it starts again
+    /// ([`crate::aside`]).
+    pub kept: Descriptors,
+}
+
+/// Descriptors of the agent's thread, where threads share them.
+pub struct Descriptors([AtomicU32; 3]);
+
+impl Descriptors {
+    /// Stores the descriptors.
+    pub fn set(&self, kept: Kept) {
+        for (place, value) in self.0.iter().zip(kept.0) {
+            place.store(value as u32, Relaxed);
+        }
+    }
+
+    /// Returns the descriptors.
+    pub fn get(&self) -> Kept {
+        Kept([0, 1, 2].map(|at| self.0[at].load(Relaxed) as usize))
+    }
+}
+
+/// Descriptors of the agent's thread: the line, the userfaultfd, and the one that ties the process
+/// to the pager's life ([`NONE`] where there is none).
+#[derive(Clone, Copy)]
+pub struct Kept(pub [usize; 3]);
+
+/// Number that stands for no descriptor.
+pub const NONE: usize = u32::MAX as usize;
+
+impl Kept {
+    /// Passes each descriptor to `to`.
+    pub fn each(&self, to: impl FnMut(usize)) {
+        self.0.into_iter().filter(|&descriptor| descriptor != NONE).for_each(to);
+    }
+
+    /// Returns what `get` returns for each descriptor. If it returns None for one, returns the
+    /// others as an error.
+    pub fn try_map(&self, get: impl Fn(usize) -> Option<usize>) -> Result<Self, Self> {
+        let mut all = true;
+        let got = self.0.map(|descriptor| match descriptor {
+            NONE => NONE,
+            descriptor => get(descriptor).unwrap_or_else(|| {
+                all = false;
+                NONE
+            }),
+        });
+        if all { Ok(Self(got)) } else { Err(Self(got)) }
+    }
 }
 
 impl AgentStack {
@@ -160,6 +215,38 @@ impl AgentStack {
             // SAFETY: ends this thread.
             unsafe { call(syscall::EXIT, [0; 6]) };
         }
+    }
+
+    /// Returns the top of the part of the agent's stack on which a thread of the program runs while
+    /// the agent's thread has stepped aside. The agent's thread never reaches down there.
+    pub fn aside_top(&self) -> usize {
+        core::ptr::from_ref(self) as usize + ASIDE_TOP
+    }
+
+    /// Waits until the agent's thread has ended.
+    pub fn wait_for_end(&self, look: &Timespec) {
+        while !self.has_ended() {
+            syscall::wait(&self.alive, 1, look);
+        }
+    }
+
+    /// Starts an agent's thread again, with the descriptors [`Self::kept`], and waits until it
+    /// serves. Returns false if there can be no thread now.
+    pub fn start_again(&self) -> bool {
+        self.starter.store(0, Relaxed);
+        self.alive.store(1, Relaxed);
+        self.state.store(AGAIN, Release);
+        if start(core::ptr::from_ref(self).cast_mut()) < 0 {
+            self.alive.store(0, Relaxed);
+            return false;
+        }
+        self.leaves_state(AGAIN)
+    }
+
+    /// Returns the memory shared with the pager, if this thread starts again after another.
+    pub fn starts_again(&self) -> Option<&'static Shared> {
+        // SAFETY: the mapping lives as long as the process.
+        (self.state.load(Acquire) == AGAIN).then(|| unsafe { &*self.shared.load(Relaxed) })
     }
 
     fn settle(&self, state: u32) {
@@ -266,9 +353,7 @@ fn join(kind: u32) -> Result<Joined, Failure> {
     place.leaves_state(STARTING);
     if place.state.load(Acquire) != SERVING {
         // The area can be unmapped only after the thread's end.
-        while !place.has_ended() {
-            syscall::wait(&place.alive, 1, &LOOK);
-        }
+        place.wait_for_end(&LOOK);
         // If the thread ended without a reason, something else ended it, for example a seccomp
         // filter.
         let told = place.state.load(Acquire) == FAILED;

@@ -19,8 +19,9 @@
 //! * AGENT-2: the agent's thread has its own descriptor table (cloned without `CLONE_FILES`). The
 //!   userfaultfd and the line to the pager stay open even if the program closes all descriptors. So
 //!   a fault waits instead of reading zeros. The program never sees these descriptors in its own
-//!   table. The thread does not share root and working directory (`CLONE_FS`) either. The kernel
-//!   refuses another mount namespace to a thread that shares them.
+//!   table, but during a call for which the agent steps aside ([`aside`]). The thread does not
+//!   share root and working directory (`CLONE_FS`) either. The kernel refuses another mount
+//!   namespace to a thread that shares them.
 //! * AGENT-3: if the line to the pager breaks, the agent's thread kills the process. The program's
 //!   stored pages are lost with the pager.
 //! * AGENT-4: the agent's thread keeps none of the program's descriptors open. Otherwise readers of
@@ -41,6 +42,8 @@ pub mod protocol;
 mod advice;
 #[cfg(any(ebb_preload, ebb_injected))]
 mod areas;
+#[cfg(ebb_preload)]
+mod aside;
 #[cfg(ebb_preload)]
 mod births;
 #[cfg(any(ebb_preload, test))]

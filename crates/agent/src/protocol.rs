@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// Magic number: first word of a hello and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
@@ -128,6 +128,9 @@ pub const ASK_MANAGE: u32 = 0;
 pub const ASK_JOIN: u32 = 1;
 /// Call: a forked child will have no agent, because of errno `a`.
 pub const ASK_ALONE: u32 = 2;
+/// Call: the agent's thread is to end for a moment, because the kernel wants a process of one
+/// thread. The answer is `EBUSY` if the process has other threads.
+pub const ASK_STEP_ASIDE: u32 = 3;
 
 /// Slot for a call: a request of a program's thread to the pager that cannot wait.
 #[repr(C)]
@@ -135,7 +138,7 @@ pub const ASK_ALONE: u32 = 2;
 pub struct Call {
     /// State word, a [`State`].
     pub state: AtomicU32,
-    /// Request: [`ASK_MANAGE`], [`ASK_JOIN`] or [`ASK_ALONE`].
+    /// Request: [`ASK_MANAGE`] to [`ASK_STEP_ASIDE`].
     pub what: AtomicU32,
     /// Time at which a thread took the slot, in seconds since the machine was started.
     pub since_s: AtomicU32,
@@ -169,6 +172,9 @@ pub const TELL_SMALL: u8 = 3;
 /// Byte on the line: the pager has brought every page of the process back and moves none any more.
 /// The agent's thread ends, and the process goes on without it.
 pub const TELL_DETACH: u8 = 4;
+/// Byte on the line: end the agent's thread. The program has taken its descriptors, and starts
+/// another thread with them.
+pub const TELL_STEP_ASIDE: u8 = 5;
 
 /// One operation and its result (0, or a negated errno).
 #[repr(C)]
@@ -199,8 +205,8 @@ pub struct Shared {
     pub count: AtomicU32,
     /// 1 once the agent's thread is ready for batches.
     pub ready: AtomicU32,
-    /// Thread id of the agent's thread. This thread lives as long as the address space. The
-    /// process's first thread may end before.
+    /// Thread id of the agent's thread; 0 while that has stepped aside. The process's first thread
+    /// may end before it.
     pub thread: AtomicU32,
     /// 1 as soon as areas come under management.
     pub managing: AtomicU32,
@@ -258,7 +264,7 @@ const _: () = assert!(size_of::<Shared>() <= 60 << 10);
 
 // `e2e/programs/ours.h`, where tests forge calls and hellos, repeats these numbers (`VERSION`,
 // `AT_CALLS`).
-const _: () = assert!(VERSION == 8 && core::mem::offset_of!(Shared, calls) == 2112);
+const _: () = assert!(VERSION == 9 && core::mem::offset_of!(Shared, calls) == 2112);
 
 /// Returns the index at which the search for page `vpn` in the pinned table begins.
 #[must_use]

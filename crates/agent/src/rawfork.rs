@@ -7,13 +7,15 @@
 //! syscall instruction joins at the first hook that it calls.
 
 use crate::advice::{advise, advise_process};
+use crate::aside;
 use crate::filter::{self, SET_SECCOMP};
 use crate::hooks::before_prctl;
 use crate::own::{begin_child, own_or_join, settle};
 use crate::passing::{fork_begins, fork_ends};
 use crate::preload::set_errno;
 use crate::syscall::{
-    CLONE, CLONE3, EXIT, FORK, MADVISE, PRCTL, PRLIMIT64, PROCESS_MADVISE, SECCOMP, SETRLIMIT, call,
+    CLONE, CLONE3, EXIT, FORK, MADVISE, PRCTL, PRLIMIT64, PROCESS_MADVISE, SECCOMP, SETNS,
+    SETRLIMIT, UNSHARE, call,
 };
 use core::ffi::c_long;
 
@@ -49,6 +51,8 @@ pub unsafe extern "C" fn syscall(
         match number {
             MADVISE => advise(a, b, c),
             PROCESS_MADVISE => advise_process([a, b, c, d, e, f]),
+            UNSHARE => aside::unshare(a as u32 as usize),
+            SETNS => aside::setns(a, b as u32 as usize),
             _ => call(number, [a, b, c, d, e, f]),
         }
     };

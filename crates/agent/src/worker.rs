@@ -2,14 +2,14 @@
 //! `lib.rs`.
 
 use crate::areas::Area;
-use crate::hello::{hello, make_uffd};
-use crate::join::{AGENT_STACK_BYTES, AREA_BYTES, AgentStack, stay_alone};
+use crate::hello::{Line, hello, make_uffd};
+use crate::join::{AGENT_STACK_BYTES, AREA_BYTES, AgentStack, Kept, NONE, stay_alone};
 use crate::lock::unlock;
 #[cfg(ebb_preload)]
 use crate::own;
 use crate::protocol::{
     DISCARD_AREA_BYTES, DONE, HELLO_FORKED, OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE, POSTED,
-    RUNNING, Shared, TELL_DETACH, TELL_LEAVE, TELL_SMALL,
+    RUNNING, Shared, TELL_DETACH, TELL_LEAVE, TELL_SMALL, TELL_STEP_ASIDE,
 };
 use crate::state::die;
 use crate::syscall::{self, call, wake};
@@ -37,10 +37,7 @@ pub extern "C" fn run(argument: usize) -> ! {
     // SAFETY: the argument is the agent's stack, on which this thread runs. It stays mapped while
     // this thread lives.
     let stack = unsafe { &*(argument as *const AgentStack) };
-    let line = match prepare(stack).and_then(|uffd| {
-        stack.nap();
-        hello(stack.kind, stack.table_place(), uffd)
-    }) {
+    let line = match join(stack) {
         Ok(line) => line,
         Err(reason) => {
             if stack.kind == HELLO_FORKED {
@@ -54,6 +51,7 @@ pub extern "C" fn run(argument: usize) -> ! {
         }
     };
     drop_rights();
+    stack.own.set(Kept([line.socket, line.uffd, line.tie.unwrap_or(NONE)]));
     let shared = line.shared;
     // SAFETY: GETTID takes nothing.
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
@@ -88,6 +86,7 @@ pub extern "C" fn run(argument: usize) -> ! {
             2 if word[0] == TELL_LEAVE => leave(word[1]),
             1 if word[0] == TELL_SMALL => made_small |= make_no_huge_pages(),
             1 if word[0] == TELL_DETACH => detach(made_small),
+            1 if word[0] == TELL_STEP_ASIDE => leave(0),
             1 => run_batch(shared, line.uffd, &mut discard_area),
             EINTR => {}
             _ => die(),
@@ -95,11 +94,26 @@ pub extern "C" fn run(argument: usize) -> ! {
     }
 }
 
+/// Joins the pager, or goes on with the descriptors of a thread that has stepped aside.
+fn join(stack: &AgentStack) -> Result<Line, u32> {
+    if let Some(shared) = stack.starts_again() {
+        let kept = stack.kept.get();
+        // The kernel does not refuse this: no filter of system calls is there (ASIDE-5).
+        let _ = close_all_but(kept);
+        leave_folder();
+        let Kept([socket, uffd, tie]) = kept;
+        return Ok(Line { shared, socket, uffd, tie: (tie != NONE).then_some(tie) });
+    }
+    let uffd = prepare(stack)?;
+    stack.nap();
+    hello(stack.kind, stack.table_place(), uffd)
+}
+
 /// Leaves the program's descriptors and working directory, and makes the userfaultfd of a new
 /// program. Gives up all rights before the program goes on.
 fn prepare(stack: &AgentStack) -> Result<Option<usize>, u32> {
     // AGENT-4 must hold before anything else.
-    close_all()?;
+    close_all_but(Kept([NONE; 3]))?;
     leave_folder();
     let uffd = if stack.kind == HELLO_FORKED { None } else { Some(make_uffd()?) };
     if stack.is_later() {
@@ -265,10 +279,27 @@ fn set_rights(address: u64, len: u64, executable: bool) -> i32 {
     unsafe { call(syscall::MPROTECT, [address as usize, len as usize, rights, 0, 0, 0]) as i32 }
 }
 
-/// Closes every descriptor in this thread's own table.
-fn close_all() -> Result<(), u32> {
+/// Closes every descriptor in this thread's own table but these.
+fn close_all_but(kept: Kept) -> Result<(), u32> {
+    let Kept(mut kept) = kept;
+    kept.sort_unstable();
+    let mut first = 0;
+    for descriptor in kept {
+        // NONE stands for the end of the table.
+        if first < descriptor {
+            // SAFETY: affects only this thread's descriptor table.
+            let closed = unsafe { call(syscall::CLOSE_RANGE, [first, descriptor - 1, 0, 0, 0, 0]) };
+            if closed < 0 {
+                return Err(closed.unsigned_abs() as u32);
+            }
+        }
+        if descriptor == NONE {
+            return Ok(());
+        }
+        first = descriptor + 1;
+    }
     // SAFETY: affects only this thread's descriptor table.
-    let closed = unsafe { call(syscall::CLOSE_RANGE, [0, u32::MAX as usize, 0, 0, 0, 0]) };
+    let closed = unsafe { call(syscall::CLOSE_RANGE, [first, NONE, 0, 0, 0, 0]) };
     if closed < 0 { Err(closed.unsigned_abs() as u32) } else { Ok(()) }
 }
 

@@ -349,6 +349,109 @@ static int case_processes(int argc, char **argv) {
     return parent_of(child, &b, "processes");
 }
 
+static int open_descriptors(void) {
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++) count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+/* Calls that the kernel makes for a process of one thread only, between changes of all memory. */
+static int case_one_thread(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    static const int flags[] = {CLONE_THREAD, CLONE_SIGHAND, CLONE_VM, CLONE_THREAD | CLONE_FILES};
+    int before = open_descriptors();
+    for (int i = 0; i < 60; i++) {
+        MUST(unshare(flags[i % 4]) == 0);
+        MUST(syscall(SYS_unshare, flags[i % 4]) == 0);
+        MUST(open_descriptors() == before);
+        if (i % 6 == 0) ballast_check(&b, "after a call of a process of one thread");
+        if (i % 12 == 0) ballast_change(&b);
+    }
+    MUST(unshare(CLONE_THREAD | 1) == -1 && errno == EINVAL);
+    return and_then_fork(&b, "one-thread");
+}
+
+static void *sleeps(void *argument) {
+    pause();
+    return argument;
+}
+
+/* The same of a process of two threads: the kernel refuses it. */
+static int case_two_threads(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    pthread_t other;
+    MUST(pthread_create(&other, NULL, sleeps, NULL) == 0);
+    int before = open_descriptors();
+    for (int i = 0; i < 60; i++) {
+        MUST(unshare(CLONE_NEWUSER) == -1 && errno == EINVAL);
+        MUST(unshare(CLONE_THREAD) == -1 && errno == EINVAL);
+        MUST(open_descriptors() == before);
+        if (i % 10 == 0) ballast_check(&b, "after a refused call");
+    }
+    return and_then_fork(&b, "two-threads");
+}
+
+static void write_file(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY);
+    MUST(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) && close(fd) == 0);
+}
+
+/* Namespaces of a user's own, the second one within the first. */
+static int case_users(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    char user[32], group[32];
+    for (int depth = 0; depth < 2; depth++) {
+        snprintf(user, sizeof user, "0 %u 1", geteuid());
+        snprintf(group, sizeof group, "0 %u 1", getegid());
+        int before = open_descriptors();
+        MUST(unshare(CLONE_NEWUSER | (depth ? CLONE_NEWPID | CLONE_NEWNS : 0)) == 0);
+        MUST(open_descriptors() == before);
+        write_file("/proc/self/setgroups", "deny");
+        write_file("/proc/self/uid_map", user);
+        write_file("/proc/self/gid_map", group);
+        MUST(geteuid() == 0);
+        ballast_check(&b, "in a namespace of users");
+        ballast_change(&b);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(getpid() == 1);
+        live(&b, "first process of a namespace");
+        _exit(0);
+    }
+    return parent_of(child, &b, "users");
+}
+
+/* Namespaces that are there already: those of a child, and the time of this process. */
+static int case_enter(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    int ready[2], over[2];
+    char byte, path[64];
+    MUST(pipe(ready) == 0 && pipe(over) == 0);
+    pid_t other = fork();
+    if (other == 0) {
+        MUST(unshare(CLONE_NEWUSER | CLONE_NEWUTS) == 0 && close(over[1]) == 0 && write(ready[1], "", 1) == 1);
+        MUST(read(over[0], &byte, 1) == 0);
+        _exit(0);
+    }
+    MUST(other > 0 && read(ready[0], &byte, 1) == 1);
+    int time = open("/proc/self/ns/time", O_RDONLY);
+    MUST(time >= 0);
+    if (geteuid() == 0)
+        for (int i = 0; i < 20; i++) MUST(setns(time, i % 2 ? CLONE_NEWTIME : 0) == 0);
+    snprintf(path, sizeof path, "/proc/%d/ns/user", other);
+    int users = open(path, O_RDONLY);
+    snprintf(path, sizeof path, "/proc/%d/ns/uts", other);
+    int names = open(path, O_RDONLY);
+    MUST(users >= 0 && names >= 0);
+    MUST(setns(names, CLONE_NEWTIME) == -1 && errno == EINVAL);
+    MUST(setns(users, CLONE_NEWUSER) == 0 && setns(names, CLONE_NEWUTS) == 0);
+    MUST(setns(users, CLONE_NEWUSER) == -1 && errno == EINVAL);
+    MUST(close(over[1]) == 0);
+    wait_ok(other, "another process");
+    return and_then_fork(&b, "enter");
+}
+
 /* No descriptor is left, and no more than COUNT may be. */
 static int case_descriptors(int argc, char **argv) {
     struct ballast b = load(argc, argv);
@@ -382,6 +485,14 @@ static int case_filter(int argc, char **argv) {
     struct ballast b = load(argc, argv);
     refuse((int[]){SYS_socket, SYS_connect, SYS_openat}, 3, SECCOMP_RET_ERRNO | EPERM);
     return and_then_fork(&b, "filter");
+}
+
+/* Behind a filter that ends the process for what an agent would call to step aside. */
+static int case_filtered_thread(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    refuse((int[]){SYS_pidfd_open, SYS_pidfd_getfd, SYS_tgkill}, 3, SECCOMP_RET_KILL_PROCESS);
+    MUST(unshare(CLONE_THREAD) == -1 && errno == EINVAL);
+    return and_then_fork(&b, "filtered-thread");
 }
 
 /* Nothing that could connect two processes. The child cannot be paged; it goes on all the same. */
@@ -422,6 +533,8 @@ static const struct test_case cases[] = {
     {"successor", case_successor}, {"silent", case_silent}, {"vfork", case_vfork},
     {"handlers", case_handlers}, {"handler-threads", case_handler_threads}, {"setuid", case_setuid}, {"chroot", case_chroot},
     {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
+    {"one-thread", case_one_thread}, {"two-threads", case_two_threads}, {"users", case_users}, {"enter", case_enter},
+    {"filtered-thread", case_filtered_thread},
     {"descriptors", case_descriptors}, {"filter", case_filter},
     {"dead-callers", case_dead_callers},
     {"strict-filter", case_strict_filter}, {"killing-filter", case_killing_filter},

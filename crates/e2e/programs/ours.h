@@ -8,7 +8,7 @@
 #include "common.h"
 
 #define MAGIC 0x31424245u /* first word of the memory shared with the pager, and of a greeting */
-#define VERSION 8
+#define VERSION 9
 #define AT_THREAD 4   /* its word with the number of the agent's thread */
 #define AT_CALLS 2112 /* bytes to the table of calls */
 #define BELLS 64

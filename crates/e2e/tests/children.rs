@@ -144,6 +144,48 @@ fn forks_in_another_process_namespace() {
     paged_as_root("processes");
 }
 
+/// Shows that the kernel treats a program as a process of one thread where it has one. The agent's
+/// thread is another: the kernel refused such calls with an error that does not say why.
+#[test]
+fn the_agent_steps_aside_for_calls_of_a_process_of_one_thread() {
+    paged("one-thread");
+}
+
+/// Shows that a program of two threads meets the kernel's own refusal, and pays nothing else.
+#[test]
+fn the_agent_of_a_program_of_two_threads_stays() {
+    paged("two-threads");
+}
+
+#[test]
+fn forks_in_new_namespaces_of_users() {
+    paged_where_users_may("users");
+}
+
+#[test]
+fn a_fork_in_entered_namespaces() {
+    paged_where_users_may("enter");
+}
+
+/// Checks a case that makes user namespaces, which some machines refuse.
+#[track_caller]
+fn paged_where_users_may(name: &str) {
+    if Launch::program("children", name).arg("1").run().code() != 0 {
+        skip("this machine lets the program have no user namespaces");
+    }
+    paged(name);
+}
+
+/// Shows that the agent makes no call of its own behind a filter to step aside, and that the
+/// refusal is explained.
+#[test]
+fn the_agent_does_not_step_aside_behind_a_filter() {
+    let outcome = run("filtered-thread", TINY);
+    outcome.expect_line("filtered-thread: ok");
+    let word = "ebb: the kernel wants a process of one thread";
+    assert!(outcome.stderr.contains(word), "{}", outcome.stderr);
+}
+
 /// Shows that a fork works with no descriptor left. A failure ends the run as out of memory.
 #[test]
 fn a_fork_with_no_descriptor_left() {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use ebb_e2e::launch::{Launch, need_root_for};
 use ebb_e2e::same::need;
-use ebb_e2e::{MIB, SMALL, build};
+use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::skip;
 use tempfile::TempDir;
 
@@ -95,18 +95,16 @@ fn a_tracer_is_run_around_a_program() {
     launch.run().expect_line(SUM);
 }
 
-/// Shows that a refused user namespace is explained. The kernel refuses it to a process of two
-/// threads with an error that does not say why.
+/// Shows that a program runs in new namespaces of users and processes, and is paged there.
 #[test]
-fn a_refused_user_namespace_is_explained() {
-    let outcome = Launch::new(need("/usr/bin/unshare")).args(["-r", "true"]).limit(SMALL).run();
-    outcome.expect_code(1);
-    assert!(
-        outcome.stderr.contains("ebb: a user namespace is for processes of one thread"),
-        "{}",
-        outcome.stderr
-    );
-    // Other namespaces need root.
-    let code = i32::from(!rustix::process::getuid().is_root());
-    Launch::new("unshare").args(["-m", "true"]).limit(SMALL).run().expect_code(code);
+fn a_program_in_a_new_user_namespace_is_paged() {
+    let unshare = || Launch::new(need("/usr/bin/unshare")).args(["-r", "--pid", "--fork"]);
+    if unshare().arg("true").run().code() != 0 {
+        skip("this machine lets the program have no user namespaces");
+    }
+    let right = Launch::program("verify", "16 1").run().text();
+    let launch = unshare().arg(build::program("verify")).args(["16", "1"]).limit(TINY);
+    let outcome = launch.options("--report json").run();
+    assert_eq!(outcome.expect_code(0).text(), right);
+    assert!(outcome.figure("pages_evicted") > 2 << 8, "{}", outcome.stderr);
 }

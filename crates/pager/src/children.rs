@@ -1,4 +1,5 @@
-//! Forked children that ask for an agent, and children that will never have one.
+//! Forked children that ask for an agent, children that will never have one, and processes whose
+//! agent is to step aside for a moment.
 //!
 //! A child asks by a call in the shared memory (`Link`) of an ancestor. The child rings a doorbell
 //! in its own address space. So the pager knows which child asks, whatever user, root or namespaces
@@ -42,6 +43,9 @@ pub enum JoinRequest {
     Join { thread: u32, descriptor: u32 },
     /// Reports that it cannot have an agent.
     CannotJoin { reason: i32 },
+    /// Asks that its agent's thread ends, because the kernel wants a process of one thread. The
+    /// process starts another such thread.
+    StepAside,
 }
 
 /// Children at which the listener has yet to look.
@@ -114,6 +118,7 @@ impl Candidate {
                     Err(error) => (number_of(&error), None),
                 }
             }
+            JoinRequest::StepAside => (self.step_aside(), None),
             // The child has its memory, and needs no agent (DETACH-2).
             JoinRequest::CannotJoin { .. } if pager.run.detach.is_on() => (0, None),
             JoinRequest::CannotJoin { reason } => {
@@ -127,6 +132,21 @@ impl Candidate {
         };
         self.line.answer(self.caller, answer);
         connection
+    }
+
+    /// Has the agent's thread step aside. Returns an errno if the process has other threads, which
+    /// might see its descriptors, or if the thread cannot be told.
+    fn step_aside(&self) -> u32 {
+        const CALLER_AND_AGENT: usize = 2;
+        let (mm, number) = (&self.mm, |error: Errno| error.raw_os_error().unsigned_abs());
+        let (Some(link), Some(process)) = (mm.agent.link(), mm.process()) else {
+            return number(Errno::SRCH);
+        };
+        if process.threads().len() != CALLER_AND_AGENT {
+            return number(Errno::BUSY);
+        }
+        mm.agent.forget_thread(process);
+        if link.step_aside() { 0 } else { number(Errno::AGAIN) }
     }
 
     /// Looks for the process of the child.

@@ -963,6 +963,7 @@ impl Server {
                     match request {
                         JoinRequest::Join { .. } => mm.agent.ask(),
                         JoinRequest::CannotJoin { .. } => mm.agent.decline(),
+                        JoinRequest::StepAside => {}
                     }
                     let (mm, line) = (mm.clone(), line.clone());
                     let candidate = Candidate { mm, request, line, caller, certain };

@@ -4,10 +4,10 @@ use crate::children::JoinRequest;
 use crate::patience::{Patience, Wait};
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
-    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_FREE, CALL_MADE, CALL_TAKEN,
+    ASK_ALONE, ASK_JOIN, ASK_MANAGE, ASK_STEP_ASIDE, BATCH_MAX, CALL_FREE, CALL_MADE, CALL_TAKEN,
     DISCARD_AREA_BYTES, DONE, DOORBELLS, IDLE, MAPPING_FREE, MAPPING_PAGER, MAPPING_WANTED,
     OP_DROP, OP_MOVE, OP_SET_RIGHTS, OP_UNSHARE, PINNED_MAX, PINNED_TOMBSTONE, POSTED, Shared,
-    State, TELL_BATCH, TELL_DETACH, TELL_LEAVE, TELL_SMALL, pinned_home,
+    State, TELL_BATCH, TELL_DETACH, TELL_LEAVE, TELL_SMALL, TELL_STEP_ASIDE, pinned_home,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
@@ -46,7 +46,7 @@ pub enum Outcome {
 pub enum Ask {
     /// Manage an area.
     Manage { start: u64, end: u64 },
-    /// Join of a forked child, or the reason why it cannot join.
+    /// Start or end of an agent.
     Join(JoinRequest),
 }
 
@@ -191,6 +191,13 @@ impl Link {
         self.line.send_now(&[TELL_DETACH]).map_or(true, |sent| sent.is_some())
     }
 
+    /// Tells the agent's thread to step aside: it ends, and the program starts another one with its
+    /// descriptors. Returns false if the line is full or closed.
+    #[must_use]
+    pub fn step_aside(&self) -> bool {
+        self.line.send_now(&[TELL_STEP_ASIDE]).is_ok_and(|sent| sent.is_some())
+    }
+
     /// Returns the areas that are mapped for the agent beside the pool, as `(start, length)`, by
     /// the agent's own account.
     #[must_use]
@@ -212,7 +219,7 @@ impl Link {
         self.shared().ready.load(Acquire) != 0
     }
 
-    /// Returns the thread number of the agent's thread.
+    /// Returns the thread number of the agent's thread; 0 while that has stepped aside.
     #[must_use]
     pub fn thread(&self) -> u32 {
         self.shared().thread.load(Relaxed)
@@ -253,6 +260,7 @@ impl Link {
             ASK_MANAGE => Ask::Manage { start: a, end: a.saturating_add(b) },
             ASK_JOIN => Ask::Join(JoinRequest::Join { thread: a as u32, descriptor: b as u32 }),
             ASK_ALONE => Ask::Join(JoinRequest::CannotJoin { reason: a as i32 }),
+            ASK_STEP_ASIDE => Ask::Join(JoinRequest::StepAside),
             _ => return None,
         };
         Some((Caller { doorbell, state }, ask))

@@ -43,8 +43,8 @@ pub struct Agent {
     /// Age at the last unanswered batch, or at the last check that found the process stopped; 0 if
     /// the agent does not count as silent.
     silent: AtomicU64,
-    /// Whether the process knows the agent's thread.
-    reached: AtomicBool,
+    /// Number of the agent's thread that the process knows; 0 if it knows none.
+    introduced: AtomicU32,
     /// Whether the user knows that none of the pages can leave.
     reported_stuck: AtomicBool,
     /// CPU time at the last measurement, in nanoseconds.
@@ -63,7 +63,7 @@ impl Agent {
             inherited_pins: Some(Vec::new()),
             life: LifeWord::new(),
             silent: AtomicU64::new(0),
-            reached: AtomicBool::new(false),
+            introduced: AtomicU32::new(0),
             reported_stuck: AtomicBool::new(false),
             cpu_ns: AtomicU64::new(0),
             kept_off: AtomicU32::new(NOWHERE),
@@ -180,13 +180,20 @@ impl Agent {
 
     /// Tells `process` which thread is the agent's, once that is known.
     pub fn introduce(&self, process: &dyn Process) {
-        if !self.reached.load(Relaxed)
-            && let Some(thread) = self.link().map(Link::thread)
+        if let Some(thread) = self.link().map(Link::thread)
             && thread != 0
+            && self.introduced.swap(thread, Relaxed) != thread
         {
+            process.forget_thread();
             process.note_thread(thread);
-            self.reached.store(true, Relaxed);
         }
+    }
+
+    /// Has `process` forget the agent's thread, which is about to end. The next thread is
+    /// introduced when its number is known.
+    pub fn forget_thread(&self, process: &dyn Process) {
+        process.forget_thread();
+        self.introduced.store(0, Relaxed);
     }
 
     /// Notes that none of the pages can leave. Returns whether the user is yet to be told.
@@ -222,5 +229,34 @@ impl Agent {
         let stopped = is_stopped();
         self.silent.store(if stopped { now } else { 0 }, Relaxed);
         stopped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::quiet::{Quiet, line, with_pool};
+    use crate::seam::{Known, Process};
+    use std::sync::atomic::Ordering::Relaxed;
+
+    /// Shows that the process learns of the thread that follows one that has stepped aside. The
+    /// sizes read through a thread that has ended are zero.
+    #[test]
+    fn the_thread_that_follows_one_that_has_stepped_aside_is_introduced() {
+        let (mm, (link, shared)) = (with_pool(Quiet::default()), line());
+        mm.agent.join(link);
+        let process = Known::open(std::process::id()).expect("this process");
+        let [first, second] = [std::process::id(), ebb_sys::sched::this_thread()];
+        for (thread, known) in [(first, first), (0, first), (second, second)] {
+            shared.0.thread.store(thread, Relaxed);
+            mm.agent.introduce(&process);
+            assert_eq!(process.agent(), Some(known));
+        }
+        mm.agent.forget_thread(&process);
+        shared.0.thread.store(0, Relaxed);
+        mm.agent.introduce(&process);
+        assert_eq!(process.agent(), None);
+        shared.0.thread.store(second, Relaxed);
+        mm.agent.introduce(&process);
+        assert_eq!(process.agent(), Some(second), "its number may be the same");
     }
 }

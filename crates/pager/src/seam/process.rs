@@ -30,7 +30,7 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Whether the thread of an agent gets a CPU.
@@ -61,10 +61,10 @@ impl AgentRuns {
 pub trait Process: Debug + Send + Sync {
     /// Returns the process number.
     fn pid(&self) -> u32;
-    /// Notes a thread that lives as long as the address space; the first thread need not. The
-    /// number is the process's own.
+    /// Notes the agent's thread. It may outlive the process's first thread. The number is the
+    /// process's own.
     fn note_thread(&self, thread: u32);
-    /// Notes that this thread is about to end before the address space.
+    /// Forgets this thread, because it is about to end before the address space.
     fn forget_thread(&self);
     /// Returns the number of this thread in the pager's namespace.
     fn agent(&self) -> Option<u32>;
@@ -150,11 +150,9 @@ pub struct Known {
     sizes: Statm,
     /// The agent's thread in the pager's namespace, and the sizes read through it. The sizes of the
     /// first thread are zero once that has ended.
-    thread: OnceLock<(u32, Statm)>,
+    thread: Mutex<Option<Arc<(u32, Statm)>>>,
     /// Whether a search for this thread has failed.
     strayed: AtomicBool,
-    /// Whether this thread has ended before the others.
-    left: AtomicBool,
 }
 
 impl Known {
@@ -173,9 +171,8 @@ impl Known {
             page_map: Arc::new(page_map),
             map_lock: MapLock::of(pid),
             sizes,
-            thread: OnceLock::new(),
+            thread: Mutex::new(None),
             strayed: AtomicBool::new(false),
-            left: AtomicBool::new(false),
         })
     }
 
@@ -198,12 +195,16 @@ impl Known {
         self.map_lock.read(move || look(&handle, |handle| read(handle, thread)))
     }
 
-    fn seen_through(&self) -> Option<&(u32, Statm)> {
-        self.thread.get().filter(|_| !self.left.load(Relaxed))
+    fn seen_through(&self) -> Option<Arc<(u32, Statm)>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn see_through(&self, thread: Option<(u32, Statm)>) {
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = thread.map(Arc::new);
     }
 
     fn thread(&self) -> Option<u32> {
-        self.seen_through().map(|&(thread, _)| thread)
+        self.seen_through().map(|seen| seen.0)
     }
 }
 
@@ -269,7 +270,7 @@ impl Process for Known {
     }
 
     fn note_thread(&self, thread: u32) {
-        if self.thread.get().is_some() || self.strayed.load(Relaxed) {
+        if self.thread().is_some() || self.strayed.load(Relaxed) {
             return;
         }
         let found = self
@@ -277,14 +278,13 @@ impl Process for Known {
             .thread_called(thread)
             .and_then(|thread| Some((thread, self.handle.statm(Some(thread)).ok()?)));
         match found {
-            // The value is set already only if another thread has found it.
-            Some(found) => drop(self.thread.set(found)),
+            Some(_) => self.see_through(found),
             None => self.strayed.store(true, Relaxed),
         }
     }
 
     fn forget_thread(&self) {
-        self.left.store(true, Relaxed);
+        self.see_through(None);
     }
 
     fn agent(&self) -> Option<u32> {
@@ -361,7 +361,10 @@ impl Process for Known {
     }
 
     fn sizes(&self) -> io::Result<(u64, u64)> {
-        self.seen_through().map_or(&self.sizes, |(_, sizes)| sizes).sizes()
+        match self.seen_through() {
+            Some(seen) => seen.1.sizes(),
+            None => self.sizes.sizes(),
+        }
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
