@@ -57,7 +57,7 @@ unsafe fn follows(environment: Strings) -> bool {
     let Some((_, list)) = (unsafe { find_list(environment) }) else { return true };
     let mut agent = [0; PATH_MAX + 8];
     let Some(agent) = agent_file(&mut agent) else { return true };
-    !elements(list).any(|element| element == agent.to_bytes()) || is_reachable(agent)
+    !elements(list).any(|element| names(element, agent)) || is_reachable(agent)
 }
 
 /// Has `start` start a program with a copy of this environment without the agent.
@@ -71,9 +71,9 @@ unsafe fn start_without<T>(environment: Strings, start: impl FnOnce(Strings) -> 
     let empty = [core::ptr::null(); VARIABLES_MAX + 2];
     let mut without = Without { variables: empty, list: [0; LIST_MAX] };
     // SAFETY: as promised, and `at` is the index of the preload list in the environment.
-    let copied = unsafe { find_list(environment) }.zip(agent_file(&mut agent)).and_then(
-        |((at, list), agent)| unsafe { without.copy(environment, at, list, agent.to_bytes()) },
-    );
+    let copied = unsafe { find_list(environment) }
+        .zip(agent_file(&mut agent))
+        .and_then(|((at, list), agent)| unsafe { without.copy(environment, at, list, agent) });
     start(copied.unwrap_or(environment))
 }
 
@@ -86,7 +86,7 @@ pub fn leave_out() {
     // run` or copied from such a list, so it is writable. The list does not grow.
     unsafe {
         let Some((_, list)) = find_list(environ) else { return };
-        if !elements(list).any(|element| element == agent.to_bytes()) {
+        if !elements(list).any(|element| names(element, agent)) {
             return;
         }
         let first = list.as_ptr().cast_mut();
@@ -95,7 +95,7 @@ pub fn leave_out() {
             let is_end = |at: &usize| matches!(*first.add(*at), b':' | b' ');
             let end = (from..len).find(is_end).unwrap_or(len);
             let element = core::slice::from_raw_parts(first.add(from), end - from);
-            if !element.is_empty() && element != agent.to_bytes() {
+            if !element.is_empty() && !names(element, agent) {
                 if to > 0 {
                     *first.add(to) = b':';
                     to += 1;
@@ -120,7 +120,7 @@ impl Without {
         environment: Strings,
         at: usize,
         list: &[u8],
-        agent: &[u8],
+        agent: &CStr,
     ) -> Option<Strings> {
         let (mut from, mut to) = (0, 0);
         let others = self.copy_list(list, agent)?;
@@ -145,7 +145,7 @@ impl Without {
 
     /// Copies `list` without `agent`. Returns whether any element is left, or None if the list does
     /// not fit.
-    fn copy_list(&mut self, list: &[u8], agent: &[u8]) -> Option<bool> {
+    fn copy_list(&mut self, list: &[u8], agent: &CStr) -> Option<bool> {
         let mut len = 0;
         let mut add = |bytes: &[u8]| {
             // The null byte at the end stays.
@@ -156,7 +156,7 @@ impl Without {
         };
         add(ENV_PRELOAD.as_bytes())?;
         let mut before: &[u8] = b"=";
-        for element in elements(list).filter(|&element| element != agent) {
+        for element in elements(list).filter(|element| !names(element, agent)) {
             add(before)?;
             add(element)?;
             before = b":";
@@ -193,6 +193,14 @@ unsafe fn find_list<'a>(environment: Strings) -> Option<(usize, &'a [u8])> {
         }
         at += 1;
     }
+}
+
+/// Returns whether an element of a preload list is the agent whose file is `file`. The element has
+/// the word for which the loader puts the name of the platform. A shell may have replaced that.
+fn names(element: &[u8], file: &CStr) -> bool {
+    let folder = file.to_bytes().strip_suffix(b"agent.so").unwrap_or_default();
+    let rest = element.strip_prefix(folder).unwrap_or_default();
+    matches!(rest, b"agent.so" | b"/agent.so" | b"$PLATFORM/agent.so")
 }
 
 /// Returns the path of the agent's own file, which is in the directory of the socket.

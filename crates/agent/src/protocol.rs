@@ -262,8 +262,8 @@ impl Shared {
 // The kernel treats the shared memory as a file, so it must fit under `ulimit -f 64`.
 const _: () = assert!(size_of::<Shared>() <= 60 << 10);
 
-// `e2e/programs/ours.h`, where tests forge calls and hellos, repeats these numbers (`VERSION`,
-// `AT_CALLS`).
+// `ours.h` and `impostor.py` in `e2e/programs`, by which tests forge calls and hellos, repeat these
+// numbers (`VERSION`, `AT_CALLS`).
 const _: () = assert!(VERSION == 9 && core::mem::offset_of!(Shared, calls) == 2112);
 
 /// Returns the index at which the search for page `vpn` in the pinned table begins.

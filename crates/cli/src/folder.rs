@@ -17,8 +17,12 @@
 //! * FOLDER-6: an environment may outlast the run (a job queue, an editor), and `LD_PRELOAD` in it
 //!   names the agent. Directories where only this user or root can create that name again come
 //!   first.
+//! * FOLDER-7: programs get the agent's path with `$PLATFORM` in it, which the loader of glibc
+//!   replaces. So 32-bit programs find another file ([`stub`]). The loader of musl replaces nothing
+//!   and finds no file, about which it is silent. Where a shell has replaced the word by nothing,
+//!   the path leads to the agent, too.
 
-use crate::inject;
+use crate::{inject, stub};
 use ebb_control::{Client, Content, ControlError, Patience, Request};
 use ebb_pager::far_file;
 use ebb_pager::inject::IMAGE_NAME;
@@ -37,6 +41,12 @@ use std::time::Duration;
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libebb_agent.so"));
 const AGENT_NAME: &str = "agent.so";
 const SOCKET: &str = "socket";
+/// Word for which the loader puts the name of the platform (ld.so(8)).
+const PLATFORM: &str = "$PLATFORM";
+/// Platforms of 64-bit programs, by the names that versions of glibc give them.
+const PLATFORMS: [&str; 3] = ["x86_64", "haswell", "xeon_phi"];
+/// Platform of 32-bit programs.
+const PLATFORM_OF_32_BITS: &str = "i686";
 /// Longest path of a directory for run folders. A socket's path holds 107 bytes. The names of the
 /// run folder and of a file in it need the rest.
 const DIRECTORY_MAX: usize = 107 - "/ebb-4194304-0123456789abcdef/agent.so".len();
@@ -84,13 +94,29 @@ impl Folder {
         let folder = Self { path, _held: held };
         // Set explicitly, because the umask may have removed bits.
         std::fs::set_permissions(&folder.path, PermissionsExt::from_mode(0o711))?;
-        for (path, content) in [(folder.agent(), AGENT), (folder.image(), inject::IMAGE)] {
+        let of_32_bits = folder.path.join(PLATFORM_OF_32_BITS);
+        std::fs::DirBuilder::new().mode(0o711).create(&of_32_bits)?;
+        std::fs::set_permissions(&of_32_bits, PermissionsExt::from_mode(0o711))?;
+        let files = [
+            (folder.agent(), AGENT),
+            (folder.image(), inject::IMAGE),
+            (of_32_bits.join(AGENT_NAME), &stub::library()),
+        ];
+        for (path, content) in files {
             let mut file =
                 std::fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
             file.set_permissions(PermissionsExt::from_mode(0o644))?;
             file.write_all(content)?;
         }
+        for platform in PLATFORMS {
+            std::os::unix::fs::symlink(".", folder.path.join(platform))?;
+        }
         Ok(folder)
+    }
+
+    /// Returns the path of the agent for `LD_PRELOAD` (FOLDER-7).
+    pub fn agent_to_preload(&self) -> PathBuf {
+        self.path.join(PLATFORM).join(AGENT_NAME)
     }
 
     /// Returns the path of the agent's shared object.
@@ -333,9 +359,13 @@ fn hold(folder: &Path, how: FlockOperation) -> Result<OwnedFd> {
 /// that is gone is no error.
 fn remove(folder: &Path) {
     let socket = folder.join(SOCKET);
-    for file in [folder.join(AGENT_NAME), folder.join(IMAGE_NAME), far_file(&socket), socket] {
+    let of_32_bits = folder.join(PLATFORM_OF_32_BITS);
+    let files = [AGENT_NAME, IMAGE_NAME].into_iter().chain(PLATFORMS).map(|name| folder.join(name));
+    let others = [far_file(&socket), socket, of_32_bits.join(AGENT_NAME)];
+    for file in files.chain(others) {
         let _ = std::fs::remove_file(file);
     }
+    let _ = std::fs::remove_dir(of_32_bits);
     let _ = std::fs::remove_dir(folder);
 }
 

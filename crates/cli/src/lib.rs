@@ -24,6 +24,7 @@ mod serve;
 mod set;
 mod size;
 mod stat;
+mod stub;
 #[cfg(feature = "top")]
 mod top;
 

@@ -68,7 +68,7 @@ fn agent() -> Check {
         Err(error) => return missing(format!("cannot make a folder: {error}")),
     };
     let mut command = Command::new("/bin/true");
-    command.env("LD_PRELOAD", folder.agent());
+    command.env("LD_PRELOAD", folder.agent_to_preload());
     command.env_remove(ebb_agent::protocol::ENV_SOCKET);
     match command.output() {
         Ok(output) if output.status.success() && output.stderr.is_empty() => {

@@ -285,7 +285,7 @@ pub fn command(path: &Path, words: &[OsString], folder: &Folder, pool_bytes: u64
     let mut command = Command::new(path);
     std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
     command.args(&words[1..]).envs(inherited::removed_variables().iter().cloned());
-    command.env("LD_PRELOAD", preload(&folder.agent()));
+    command.env("LD_PRELOAD", preload(&folder.agent_to_preload()));
     if program::has_address_sanitizer(path) {
         // The library of Address Sanitizer asks to be loaded before all others, but works without
         // that.

@@ -19,7 +19,7 @@ import sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 POOL = int(os.environ["EBB_POOL_BYTES"])
-MAGIC, VERSION, GREET_START = 0x31424245, 8, 0
+MAGIC, VERSION, GREET_START = 0x31424245, 9, 0
 
 
 def until(holds):

@@ -341,9 +341,11 @@ fn an_unsuitable_runtime_folder_is_passed_over() {
 /// again. Then root's next program would run that user's code.
 #[test]
 fn a_kept_environment_names_nothing_that_another_user_can_make() {
-    let outcome = shell("exec $run sh -c 'echo $LD_PRELOAD'").env("XDG_RUNTIME_DIR", "").run();
+    let outcome = shell("exec $run sh -c 'eval echo $LD_PRELOAD'").env("XDG_RUNTIME_DIR", "").run();
     let agent = outcome.expect_code(0).text();
-    let place = Path::new(agent.trim()).parent().and_then(Path::parent).expect("a place");
+    let place = Path::new(agent.trim());
+    assert!(place.file_name().is_some_and(|name| name == "agent.so"), "{agent}");
+    let place = place.parent().and_then(Path::parent).expect("a place");
     let user = rustix::process::getuid().as_raw();
     for folder in place.ancestors() {
         let of = fs::metadata(folder).expect("a folder");

@@ -531,7 +531,7 @@ fn a_forged_supervisor_gains_nothing() {
     let meeting = account.path("meeting");
     fs::write(account.path("start"), start_message(&meeting)).expect("the message");
     let agent = account.home().join("agent.so").display().to_string();
-    in_little(&account, &format!("sh -c 'cp ${{LD_PRELOAD%%:*}} {agent}'")).expect_code(0);
+    in_little(&account, &format!("sh -c 'eval cp ${{LD_PRELOAD%%:*}} {agent}'")).expect_code(0);
     let (supervisor, forge) = (
         account.copy(&build::script("front.py"), "front.py"),
         account.copy(&build::library("forge"), "forge.so"),

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ebb_e2e::MIB;
@@ -225,4 +225,61 @@ fn a_program_with_too_much_shared_memory_is_ended_where_cpu_time_is_limited() {
 fn a_strict_run_of_managed_programs_goes_on() {
     let launch = Launch::program("process", "fork 16").limit(LIMIT).options("--strict");
     launch.run().expect_line("fork: ok");
+}
+
+/// Compiles a program into a file of `word`'s folder.
+fn compiled(word: &Word, compiler: &Path, words: &[&str], text: &str) -> PathBuf {
+    let [source, program] = ["main.c", "main"].map(|name| word.0.path().join(name));
+    fs::write(&source, text).expect("a file");
+    let mut command = Command::new(compiler);
+    let status = command.args(words).arg("-o").arg(&program).arg(&source).status();
+    assert!(status.expect("a compiler").success());
+    program
+}
+
+/// Shows that a program of musl that the program starts runs on unpaged, and is named. Its loader
+/// refused to start it, because the agent needs glibc.
+#[test]
+fn a_program_of_musl_runs_on_by_itself_and_is_named() {
+    const TEXT: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    memset(malloc(8 << 20), 1, 8 << 20);
+    while (access(argv[argc - 1], F_OK)) usleep(10000);
+    return puts("fine") < 0;
+}"#;
+    let word = Word::new();
+    let program = compiled(&word, need("/usr/bin/musl-gcc"), &["-O0"], TEXT);
+    let mut run = script("\"$0\" \"$1\"; :", program, &word).limit(LIMIT).start();
+    run.wait_until("word of it", |run| run.stderr().contains(" (main) has no agent"));
+    word.say();
+    let outcome = run.finish();
+    assert_eq!(outcome.expect_code(0).text(), "fine\n");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+}
+
+/// Shows that the loader of a 32-bit program prints no error, because it finds a library of its own
+/// class.
+#[test]
+fn a_program_of_32_bits_starts_without_a_word() {
+    const TEXT: &str = r#"
+static int call(int number, int a, const void *b, int c) {
+    __asm__ volatile("int $0x80" : "+a"(number) : "b"(a), "c"(b), "d"(c) : "memory");
+    return number;
+}
+void _start(void) {
+    call(4, 1, "fine\n", 5);
+    call(1, 0, 0, 0);
+}"#;
+    let loader = need("/lib/ld-linux.so.2");
+    let loader = format!("-Wl,--dynamic-linker={}", loader.display());
+    let words = ["-m32", "-nostdlib", "-fno-stack-protector", "-pie", "-fPIE", &loader];
+    let word = Word::new();
+    let program = compiled(&word, need("/usr/bin/gcc"), &words, TEXT);
+    let outcome = script("\"$0\"; :", program, &word).limit(LIMIT).run();
+    outcome.expect_line("fine");
+    outcome.expect_silence();
 }

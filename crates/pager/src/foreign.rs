@@ -328,10 +328,13 @@ impl ForeignPages {
 /// Returns why a process with these areas will never join, or None. `folder` is the agent's folder.
 fn kind(areas: &[Area], folder: Option<&Path>, chances: u32) -> Option<Kind> {
     let files = || areas.iter().filter(|area| area.inode != 0).map(|area| Path::new(&area.name));
+    // The loader of musl is its C library.
     let is_loader = |file: &Path| {
-        file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld"))
+        let name = file.file_name().unwrap_or_default().as_encoded_bytes();
+        name.starts_with(b"ld") || name == b"libc.so"
     };
-    let is_agent = |file: &Path| folder.is_some_and(|folder| file.starts_with(folder));
+    // A folder in that one has what other loaders find in place of the agent.
+    let is_agent = |file: &Path| folder.is_some() && file.parent() == folder;
     // A process with the agent is about to join.
     if files().next().is_some() && !files().any(is_loader) && !files().any(is_agent) {
         return Some(Kind::StaticProgram);
@@ -449,6 +452,10 @@ mod tests {
         let setuid = ["/bin/su", "/lib/ld-linux-x86-64.so.2", "/lib/libc.so.6"];
         assert_eq!(kind(&setuid, 1), None, "the agent may be next");
         assert_eq!(kind(&setuid, SIGHTINGS), Some(Kind::NoAgent));
+        let musl = ["/bin/sh", "/usr/lib/x86_64-linux-musl/libc.so"];
+        assert_eq!([kind(&musl, 1), kind(&musl, SIGHTINGS)], [None, Some(Kind::NoAgent)]);
+        let of_32_bits = ["/bin/sh", "/lib/ld-linux.so.2", "/run/ebb-1/i686/agent.so"];
+        assert_eq!(kind(&of_32_bits, SIGHTINGS), Some(Kind::NoAgent));
         let slow = ["/bin/sh", "/lib/ld-linux-x86-64.so.2", "/run/ebb-1/agent.so"];
         assert_eq!(kind(&slow, SIGHTINGS - 1), None);
         assert_eq!(kind(&slow, SIGHTINGS), Some(Kind::CannotJoin));

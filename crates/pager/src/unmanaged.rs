@@ -55,8 +55,8 @@ impl Kind {
             ),
             Self::NoAgent => (
                 "has no agent: its memory counts against the limit and cannot be stored",
-                "The cause may be setuid, a C library other than glibc, an empty environment, another user or \
-                 another root",
+                "The cause may be setuid, 32 bits, a C library other than glibc, an empty environment, another \
+                 user or another root",
             ),
             Self::CannotJoin => (
                 "can have no agent: its memory counts against the limit and cannot be stored",
