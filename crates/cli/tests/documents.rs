@@ -169,7 +169,7 @@ fn keys_of(source: &str, name: &str, path: &str, keys: &mut BTreeSet<String>) {
                     "Row" => ("control/src/faults.rs", "Row"),
                     "Cpu" | "Lost" => ("pager/src/costs.rs", kind),
                     "unmanaged::Line" => ("pager/src/unmanaged.rs", "Line"),
-                    "thrashing::Finding" => ("pager/src/thrashing.rs", "Finding"),
+                    "Finding" => ("pager/src/telemetry/finding.rs", "Finding"),
                     "sampling::Found" => ("pager/src/sampling.rs", "Found"),
                     "Point" => ("pager/src/sampling.rs", "Point"),
                     _ => ("pager/src/report.rs", kind),

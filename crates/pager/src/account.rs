@@ -6,7 +6,6 @@
 
 use crate::mm::Mm;
 use crate::own_cost::{self, FaultCpu};
-use crate::pager::Pager;
 use crate::stages::{Kind, Ledger, Served, Stage, Times};
 use crate::unseen::{Samples, Unseen};
 use ebb_control::{Faults, Row, Stages, Took};
@@ -202,13 +201,6 @@ fn figures(
         windows_unclear: samples.unclear,
         on_own_cpu_permille: samples.beside_permille(),
         kinds,
-    }
-}
-
-impl Pager {
-    /// Returns [`Account::waited`], or zeros where time is simulated.
-    pub fn waited(&self) -> (u64, u64) {
-        if self.clock.is_simulated() { (0, 0) } else { self.telemetry.account.waited() }
     }
 }
 

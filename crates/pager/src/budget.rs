@@ -22,10 +22,10 @@
 //! Lock order: [`Budget::engine`] comes after `Mm::state` and `Pending` (`lib.rs`). The locks in
 //! the signal and in the requests come last. Each of them is held for a single operation.
 
+pub mod requests;
+
 use crate::config::Config;
-use crate::control::Requests;
 use crate::limits::SLICE_PAGES;
-use crate::resize::LimitRequests;
 use crate::seam::Storage;
 use crate::signal::Signal;
 use crate::spin;
@@ -33,6 +33,7 @@ use ebb_mm::engine::{Engine, Evidence};
 use ebb_mm::reclaim::{RequestResult, WakeRequests};
 use ebb_mm::resident::{Dropped, Resident};
 use ebb_mm::types::PAGE_SIZE;
+use requests::{LimitRequests, Requests};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard};

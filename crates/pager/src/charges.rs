@@ -53,16 +53,14 @@ impl Mm {
         self.fork_group.shares_less(charge.pages());
         zone.place(charge);
     }
-}
 
-impl Budget {
     /// Releases frames, pool slots and store slots that no page uses any more.
-    pub fn release_dropped(&self, mm: &Mm, state: &mut State, dropped: &Dropped) {
+    pub fn release_dropped(&self, budget: &Budget, state: &mut State, dropped: &Dropped) {
         for &place in &dropped.pool {
             state.pool.discard_later(place);
         }
         // A standby page stays counted until it is dropped from the pool.
-        mm.note_gone(&mut self.resident().zone, dropped.frames - dropped.pool.len() as u64);
-        self.discard(dropped);
+        self.note_gone(&mut budget.resident().zone, dropped.frames - dropped.pool.len() as u64);
+        budget.discard(dropped);
     }
 }

@@ -7,101 +7,15 @@
 //! process. It takes one end of the child's pair of sockets out of the agent's descriptor table. It
 //! waits for the hello at that end.
 
-use crate::fork;
 use crate::limits::LOOK_PAUSE;
-use crate::link::{Caller, Link};
-use crate::mm::Mm;
+use crate::link::JoinRequest;
 use crate::pager::Pager;
 use crate::patience::{Patience, Wait};
+use crate::processes::candidates::Candidate;
 use crate::seam::Connection;
 use crate::unmanaged::Kind;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// A child that asks.
-#[derive(Debug)]
-pub struct Candidate {
-    pub mm: Arc<Mm>,
-    pub request: JoinRequest,
-    /// Link through which the answer goes.
-    pub line: Link,
-    pub caller: Caller,
-    /// Whether the call is surely this child's. Children with a common ancestor may call in the
-    /// same memory.
-    pub certain: bool,
-}
-
-/// Request of a child. All numbers are those in the child's own namespaces.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum JoinRequest {
-    /// Asks for an agent, whose thread has one end of a connection as this descriptor.
-    Join { thread: u32, descriptor: u32 },
-    /// Reports that it cannot have an agent.
-    CannotJoin { reason: i32 },
-    /// Asks that its agent's thread ends, because the kernel wants a process of one thread. The
-    /// process starts another such thread.
-    StepAside,
-}
-
-/// Children at which the listener has yet to look.
-#[derive(Debug)]
-pub struct Candidates {
-    waiting: Mutex<Vec<Candidate>>,
-    /// Number of children that are not served yet, including the one being served.
-    owed: AtomicUsize,
-    come: OwnedFd,
-}
-
-impl Candidates {
-    /// Creates an empty list.
-    pub fn new() -> io::Result<Self> {
-        let come = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { waiting: Mutex::default(), owed: AtomicUsize::new(0), come })
-    }
-
-    /// Adds a child and wakes the listener.
-    pub fn add(&self, candidate: Candidate) {
-        self.owe();
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(candidate);
-        // If the counter is full, the listener wakes, too.
-        let _ = rustix::io::write(&self.come, &1u64.to_ne_bytes());
-    }
-
-    /// Counts one more child that must be served.
-    pub fn owe(&self) {
-        self.owed.fetch_add(1, Relaxed);
-    }
-
-    /// Records that a child has been served.
-    pub fn served(&self) {
-        self.owed.fetch_sub(1, Relaxed);
-    }
-
-    /// Returns whether a child waits for the pager.
-    pub fn has_unserved(&self) -> bool {
-        // Relaxed, because the value is read now and then, and orders nothing else.
-        self.owed.load(Relaxed) > 0
-    }
-
-    /// Takes all waiting children. The caller must call [`Self::served`] for each.
-    pub fn take(&self) -> Vec<Candidate> {
-        let mut counter = [0; 8];
-        let _ = rustix::io::read(&self.come, &mut counter);
-        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl AsFd for Candidates {
-    /// Returns the descriptor that is readable when a child has asked.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.come.as_fd()
-    }
-}
 
 impl Candidate {
     /// Serves the request and answers. Returns the connection to the child, if it gets an agent.
@@ -126,7 +40,7 @@ impl Candidate {
                 let reason = io::Error::from_raw_os_error(reason);
                 let name = self.mm.process().map_or_else(|| "?".to_owned(), |known| known.name());
                 let name = format!("{name}: {reason}");
-                pager.telemetry.unmanaged.met(pager, Kind::CannotJoin, self.mm.owner.pid(), &name);
+                pager.note_unmanaged(Kind::CannotJoin, self.mm.owner.pid(), &name);
                 (0, None)
             }
         };
@@ -153,7 +67,7 @@ impl Candidate {
     fn find(&self, pager: &Pager, thread: Option<u32>) {
         let wait = Wait::new(&pager.clock, Patience::Confirming);
         while !wait.is_over(&pager.clock) {
-            if fork::find_process(pager, &self.mm, thread).is_some() {
+            if pager.find_process(&self.mm, thread).is_some() {
                 return;
             }
             // The ring of the doorbell is a mapping change that may not be finished yet.

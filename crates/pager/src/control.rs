@@ -4,27 +4,12 @@
 //! the monitor changes limits, and kswapd ages and evicts, because kswapd alone takes pages off the
 //! lists. Each request waits there with the connection for its answer.
 
+use crate::config::MEMORY_MIN_BYTES;
 use crate::pager::Pager;
-use crate::seam::Connection;
-use crate::{detach, lineage, resize, stat};
-use ebb_control::{Answer, ControlError, Reclaim, Request, Response, answer_to_bytes};
+use crate::seam::{Connection, answer};
+use crate::{detach, lineage, stat};
+use ebb_control::{Limits, Request, Response};
 use ebb_mm::observe::lru_gen::Enabled;
-use std::sync::{Mutex, PoisonError};
-
-/// Work for kswapd, each with the connection for its answer.
-#[derive(Debug, Default)]
-pub struct Requests(Mutex<Vec<(Reclaim, Box<dyn Connection>)>>);
-
-impl Requests {
-    /// Takes all requests.
-    pub fn take(&self) -> Vec<(Reclaim, Box<dyn Connection>)> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn add(&self, work: Reclaim, line: Box<dyn Connection>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((work, line));
-    }
-}
 
 /// Answers a request, or passes it to the thread that does.
 pub fn serve(pager: &Pager, request: Request, line: Box<dyn Connection>) {
@@ -43,22 +28,43 @@ pub fn serve(pager: &Pager, request: Request, line: Box<dyn Connection>) {
             Response::Done(())
         }
         Request::View { areas_of } => return pager.telemetry.looks.add(areas_of, line),
-        Request::Limits(limits) => return resize::asked(pager, limits, line),
+        Request::Limits(limits) => return ask_limits(pager, limits, line),
         Request::Detach => return detach::asked(pager, line),
         Request::Reclaim(work) => {
             pager.budget.requests.add(work, line);
             return pager.budget.kswapd.raise();
         }
     };
-    say(&*line, &Ok(response));
+    answer::say(&*line, &Ok(response));
 }
 
-/// Answers a client. A client that has left, or cannot take the answer now, gets none.
-pub fn say(line: &dyn Connection, answer: &Answer) {
-    let _ = line.say(&answer_to_bytes(answer));
+/// Checks requested limits (RESIZE-4).
+fn check(limits: &Limits) -> Result<(), String> {
+    match limits.max {
+        Some(max) if max < MEMORY_MIN_BYTES => {
+            Err(format!("memory.max={max} is less than the {MEMORY_MIN_BYTES} bytes needed"))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Answers a client that its change is done, or why it is not.
-pub fn done(line: &dyn Connection, result: Result<(), String>) {
-    say(line, &result.map(Response::Done).map_err(ControlError::NotDone));
+/// Passes requested limits to the monitor.
+fn ask_limits(pager: &Pager, request: Limits, line: Box<dyn Connection>) {
+    if let Err(reason) = check(&request) {
+        return answer::done(&*line, Err(reason));
+    }
+    pager.budget.limit_requests.add(request, line);
+    pager.run.monitor.raise();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_in_which_no_program_runs_is_refused() {
+        let of = |max| check(&Limits { max, ..Limits::default() });
+        assert_eq!(of(Some(MEMORY_MIN_BYTES)).and(of(None)), Ok(()));
+        assert!(of(Some(4096)).is_err_and(|error| error.contains("less than")));
+    }
 }

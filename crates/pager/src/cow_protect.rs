@@ -15,9 +15,9 @@
 //!   page is registered later or a change is in flight. Such a page is copied unseen, and the next
 //!   measurement finds it.
 
+use crate::budget::Budget;
 use crate::limits::SLICE_PAGES;
 use crate::mm::{Mm, State};
-use crate::pager::Pager;
 use crate::seam::AddressSpace;
 use crate::thread_words::ThreadWords;
 use ebb_mm::resident::Entry;
@@ -30,10 +30,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const UNSEEN_PAGES: u64 = 64;
 
 /// Returns whether `copies` more pages would not fit.
-pub fn is_needed(pager: &Pager, copies: u64) -> bool {
-    pager.run.managing.load(Relaxed)
-        && copies > UNSEEN_PAGES
-        && pager.resident().zone.free() < copies
+pub fn is_needed(budget: &Budget, copies: u64) -> bool {
+    copies > UNSEEN_PAGES && budget.resident().zone.free() < copies
 }
 
 /// Write-protects the pages of a range, except `pins` (in order). Returns false if the address

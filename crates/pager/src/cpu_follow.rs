@@ -29,14 +29,13 @@
 //!   (mq-deadline) serves the idle class when no other request is under way. Then it forgets the
 //!   idle class for up to 10 ms.
 
+use crate::mm::NOWHERE;
 use ebb_sys::sched::{self, CpuSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// No CPU.
-pub const NOWHERE: u32 = u32::MAX;
 /// All CPUs: each has a fault thread.
 const EVERYWHERE: u32 = u32::MAX - 1;
 /// Most CPUs that have a fault thread each. All fault threads are notified of every fault, and need

@@ -13,22 +13,19 @@
 //! * DETACH-5: The process itself unmaps the memory that was mapped for the agent, when the agent's
 //!   thread has ended ([`crate::inject`]).
 
-use crate::config::Config;
 use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::mm::Mm;
 use crate::pager::Pager;
 use crate::patience::{Patience, Wait};
 use crate::processes::Processes;
-use crate::seam::{Connection, Process};
-use crate::{control, inject, unmapped};
+use crate::seam::{Connection, Process, answer};
+use crate::{inject, unmapped};
 use ebb_mm::resident::Entry;
 use ebb_mm::types::{PAGE_SIZE, Vpn};
-use ebb_sys::{proc, signals};
-use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
+use ebb_sys::proc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Time without a page coming back after which the pager looks at what lies in place of the pages.
@@ -41,76 +38,15 @@ const ASKED_MAX: usize = 256;
 /// Number of passes over all processes, because they may fork meanwhile.
 const ROUNDS_MAX: u32 = 100;
 
-/// State of a detach.
-#[derive(Default)]
-pub struct Detach {
-    /// Whether a detach is under way: no page leaves.
-    on: AtomicBool,
-    /// Whether kswapd has seen that.
-    rests: AtomicBool,
-    /// Pages that must come back, for the fault thread.
-    wanted: Mutex<VecDeque<(Arc<Mm>, Vpn)>>,
-    /// Whether a detach was tried because nothing more could be stored.
-    tried: AtomicBool,
-    /// Connections of the commands that asked for the detach.
-    lines: Mutex<Vec<Box<dyn Connection>>>,
-}
-
-impl Detach {
-    /// Returns whether a detach is under way, so that no page may leave.
-    pub fn is_on(&self) -> bool {
-        self.on.load(SeqCst)
-    }
-
-    /// Records that kswapd has nothing under way.
-    pub fn rest(&self) {
-        self.rests.store(true, SeqCst);
-    }
-
-    /// Takes the list of pages that must come back.
-    pub fn take_wanted(&self) -> VecDeque<(Arc<Mm>, Vpn)> {
-        std::mem::take(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Returns whether a run in which nothing more can be stored may end by a detach.
-    pub fn is_way_out(&self, config: &Config) -> bool {
-        config.attached && !self.tried.load(SeqCst)
-    }
-
-    /// Ends the run by a detach if that is allowed. Returns whether it is.
-    pub fn try_way_out(&self, pager: &Pager) -> bool {
-        let may = self.is_way_out(&pager.config);
-        if may {
-            self.tried.store(true, SeqCst);
-            tell_supervisor(&pager.processes);
-        }
-        may
-    }
-
-    fn answer(&self, result: &Result<(), String>) {
-        let lines = std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
-        lines.iter().for_each(|line| control::done(&**line, result.clone()));
-    }
-}
-
 /// Handles a command's request to detach. The supervisor has to know, so it gets a signal and then
 /// makes the request to this pager.
 pub fn asked(pager: &Pager, line: Box<dyn Connection>) {
     if !pager.config.attached {
         let why = "ebb run started the process, and Ebb's hooks cannot leave it; ebb set PID memory.max=SIZE gives it more memory";
-        return control::done(&*line, Err(why.into()));
+        return answer::done(&*line, Err(why.into()));
     }
     pager.run.detach.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-    tell_supervisor(&pager.processes);
-}
-
-/// Signals the supervisor to request the detach. Without a supervisor a detach is under way
-/// already.
-fn tell_supervisor(processes: &Processes) {
-    // The supervisor's number may be another process's by now.
-    if std::os::unix::process::parent_id() == processes.supervisor {
-        signals::send(processes.supervisor, signals::SIGTERM);
-    }
+    pager.processes.request_detach();
 }
 
 /// Gives all processes back.
@@ -323,7 +259,8 @@ fn release_process(pager: &Arc<Pager>, mm: Arc<Mm>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::children::{Candidate, JoinRequest};
+    use crate::link::JoinRequest;
+    use crate::processes::candidates::Candidate;
     use crate::quiet::{Quiet, line, pager, with_pool};
     use ebb_agent::protocol::{ASK_ALONE, CALL_MADE};
 

@@ -9,7 +9,6 @@
 //! * EVENTS-4: The start is the first event, and times rise. Earlier events wait until the
 //!   supervisor has reported that the program runs.
 
-use crate::pager::Pager;
 use crate::unmanaged::Kind;
 use crate::writer::{WAITING_MAX, Writer};
 use rustix::fs::{Mode, OFlags};
@@ -230,7 +229,8 @@ impl Events {
         Ok(Self(Mutex::new(Lines { writer, early: Some(Vec::new()) })))
     }
 
-    fn add(&self, run: u32, pid: u32, event: &Event) {
+    /// Records an event of process `pid` in run `run`.
+    pub fn add(&self, run: u32, pid: u32, event: &Event) {
         self.lines().add(run, pid, event);
     }
 
@@ -263,20 +263,6 @@ fn write_line(file: &mut impl Write, line: &str, torn: &mut bool) -> Result<()> 
     };
     *torn = written < text.len() && (written > 0 || *torn);
     if written < text.len() { Err(ErrorKind::WriteZero.into()) } else { Ok(()) }
-}
-
-impl Pager {
-    /// Records an event of a process, or of the whole run (by the program's process).
-    pub fn note(&self, pid: u32, event: &Event) {
-        if let Some(events) = &self.telemetry.events {
-            events.add(self.processes.supervisor, pid, event);
-        }
-    }
-
-    /// Records an event of the whole run.
-    pub fn note_run(&self, event: &Event) {
-        self.note(self.processes.program.load(std::sync::atomic::Ordering::Relaxed), event);
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@
 
 use crate::arrivals::Arrived;
 use crate::busy_poll::BusyPoll;
-use crate::children::{Candidate, JoinRequest};
 use crate::counters;
 use crate::cow_protect;
 use crate::events::Why;
@@ -19,14 +18,15 @@ use crate::fault_threads::{
     EPOLL_KEY_STORE, EPOLL_KEY_WAKE, FaultThreads, epoll_key_link, epoll_key_uffd,
 };
 use crate::following::Following;
-use crate::fork;
 use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, SERVED_PAGES};
-use crate::link::{Ask, Link};
+use crate::link::{Ask, JoinRequest, Link};
 use crate::mm::{Mm, MmGuard, State};
 use crate::pager::Pager;
 use crate::patience::{Moment, Patience};
 use crate::pending::Pending;
 use crate::pressure::Stall;
+use crate::processes::candidates::Candidate;
+use crate::processes::identify;
 use crate::seam::{Event, make_own_calls};
 use crate::slow_work::SlowWork;
 use crate::stages::{Kind, Ledger, Served};
@@ -492,7 +492,7 @@ impl Server {
             Event::Fault { address, write, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
                 self.pager.faults.cpu_follow.note(thread);
-                fork::learn_process(&self.pager, mm, state, thread);
+                identify::learn_process(&*self.pager.host, &self.pager.budget, mm, state, thread);
                 let vpn = Vpn::of_address(address);
                 if let Some(recorder) = &self.pager.telemetry.recorder {
                     recorder.note(mm.id, [vpn], write || protected);

@@ -160,7 +160,7 @@ impl Leaving {
                 budget.resident().forget_range(&mut state.space, self.next, stop, &mut dropped);
             }
         }
-        budget.release_dropped(&self.mm, state, &dropped);
+        self.mm.release_dropped(budget, state, &dropped);
         self.next = stop;
         stop >= self.end
     }

@@ -21,7 +21,6 @@
 
 use crate::inject::{self, Attempt};
 use crate::mm::Mm;
-use crate::monitor::CENSUS;
 use crate::pager::Pager;
 use crate::patience::{Moment, Watch};
 use crate::seam::{self, Clock, MapLock};
@@ -37,6 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+/// Interval at which the monitor searches the whole tree for processes without an agent.
+pub const CENSUS: Duration = Duration::from_millis(100);
 /// Censuses that must find a process without an agent before it counts as one that will never join.
 /// Only censuses at the usual pace count. Where memory is short there are more within milliseconds,
 /// which leave no time to join.
@@ -185,7 +186,7 @@ impl ForeignProcess {
             Err(_) => (self.chances >= SIGHTINGS).then_some(Kind::NoAgent),
         };
         if let Some(kind) = self.kind {
-            pager.telemetry.unmanaged.met(pager, kind, pid, &proc::name(pid));
+            pager.note_unmanaged(kind, pid, &proc::name(pid));
         }
     }
 

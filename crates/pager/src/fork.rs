@@ -1,8 +1,7 @@
 //! Follows a fork: builds the child's address space, and finds out which process the child is.
 //!
-//! A fault thread calls [`Copying`] with the lock of the parent's state held, and [`learn_process`]
-//! with that of the child's. It holds no other lock then. Parts that take long are slow work
-//! (`slow_work.rs`), with no lock held.
+//! A fault thread calls [`Copying`] with the lock of the parent's state held, and no other. Parts
+//! that take long are slow work (`slow_work.rs`), with no lock held.
 //!
 //! * FORK-1: The pager reads from a process itself which areas a fork passes on. It cannot read an
 //!   unidentified process. Such a process never had an agent. Hence no page of its own was ever
@@ -31,140 +30,26 @@ use crate::mm::{Areas, IdentityPage, Mm, State};
 use crate::pager::Pager;
 use crate::patience::{BEAT, Patience, Wait};
 use crate::pool::Pool;
-use crate::processes::Processes;
-use crate::seam::{AddressSpace, Host, Process};
+use crate::processes::identify;
+use crate::seam::{AddressSpace, Process};
 use crate::{counters, cow_protect};
 use crate::{following, hidden};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::resident::{Entry, Space};
-use ebb_mm::types::{MmId, PAGE_SIZE, Vpn};
+use ebb_mm::types::Vpn;
 use ebb_sys::proc::Passing;
-use ebb_sys::uffd::{Mode, PlaceError};
+use ebb_sys::uffd::Mode;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 
 /// Pause between looks at a process that has forked and ended, until its memory is gone.
 const END_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Identifies a starting child by the thread that has faulted. A debugger's thread may fault, too,
-/// when it looks at the child's memory. Hence the thread's process must show that it has this
-/// address space.
-pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32) {
-    if mm.process().is_some() {
-        return;
-    }
-    if let Some(pid) = pager.host.process_of(thread) {
-        prove(pager, mm, state, pid);
-    }
-}
-
-/// Places an identity page in an address space. The process that shows this page has the address
-/// space. Two forks of one process cannot be told apart otherwise, and the pager would read the
-/// wrong memory. The page counts until its pool slot is dropped. If the slot stays empty, it is
-/// free again.
-pub fn show_identity(
-    pager: &Pager,
-    mm: &Mm,
-    state: &mut State,
-) -> Result<IdentityPage, PlaceError> {
-    let (placed, pages) = put_identity(pager, mm.id, &*mm.uffd, &mut state.pool);
-    mm.note_found(&mut pager.resident().zone, pages);
-    placed
-}
-
-/// Places an identity page in an address space that is not served yet. Also returns the number of
-/// pages that this added (0 or 1).
-fn put_identity(
-    pager: &Pager,
-    id: MmId,
-    uffd: &dyn AddressSpace,
-    pool: &mut Pool,
-) -> (Result<IdentityPage, PlaceError>, u64) {
-    let mut page = Box::new([0; PAGE_SIZE]);
-    page[..4].copy_from_slice(&id.0.to_ne_bytes());
-    page[4..20].copy_from_slice(&pager.host.identity().to_ne_bytes());
-    let Some(slot) = pool.take_for_identity() else { return (Err(PlaceError::NoMemory), 0) };
-    let address = pool.address(slot);
-    let placed = uffd.copy(address, &*page).map_err(|(_, error)| error);
-    let there = matches!(placed, Ok(()) | Err(PlaceError::Exists));
-    if there {
-        pool.discard_later(slot);
-    } else {
-        pool.give_back(slot);
-    }
-    (placed.map(|()| IdentityPage::new(address, page)), u64::from(there))
-}
-
-/// Identifies the address space as that of process `pid`, if that process has the identity page.
-fn prove(pager: &Pager, mm: &Mm, state: &mut State, pid: u32) {
-    if let Ok(identity) = show_identity(pager, mm, state)
-        && let Ok(process) = pager.host.open(pid)
-        && identity.is_seen_by(&*process)
-    {
-        mm.owner.identify(process);
-    }
-}
-
-/// Takes the lock and places an identity page.
-fn show_identity_in(pager: &Pager, mm: &Mm) -> Result<IdentityPage, PlaceError> {
-    let mut state = mm.lock();
-    if state.ended { Err(PlaceError::Dead) } else { show_identity(pager, mm, &mut state) }
-}
-
-/// Returns the identified processes.
-fn known(processes: &Processes) -> Vec<u32> {
-    processes.mms().iter().filter_map(|mm| mm.process().map(Process::pid)).collect()
-}
-
-/// Returns the unidentified processes of the tree.
-fn unknown(pager: &Pager) -> Vec<u32> {
-    let known = known(&pager.processes);
-    let mut pids = pager.host.tree(&pager.processes);
-    pids.retain(|pid| !known.contains(pid));
-    pids
-}
-
-/// Returns the process among `pids` that has this identity page.
-fn who_sees(host: &dyn Host, identity: &IdentityPage, pids: &[u32]) -> Option<Box<dyn Process>> {
-    let mut processes = pids.iter().filter_map(|&pid| host.open(pid).ok());
-    processes.find(|process| identity.is_seen_by(&**process))
-}
-
-/// Looks for the process of a starting child in the tree and returns whether it is identified.
-/// Returns None if that cannot be found out now. No lock is held, because there may be many
-/// processes.
-///
-/// `thread` is one of the child's threads, by the number that the child itself reports. Usually the
-/// thread has the same number in the pager's namespace. The process with this thread is examined
-/// first, provided its parent is a known process of the run. So a false number leads to no other
-/// process.
-pub fn find_process(pager: &Pager, mm: &Mm, thread: Option<u32>) -> Option<bool> {
-    if mm.process().is_some() {
-        return Some(true);
-    }
-    // The identity page comes first, because placing it may fail just now. To walk the tree takes
-    // milliseconds with hundreds of processes.
-    let identity = match show_identity_in(pager, mm) {
-        Ok(identity) => identity,
-        Err(PlaceError::Dead) => return Some(false),
-        // The slot holds a page already, or the mapping is changing. The caller retries, with
-        // another slot.
-        Err(_) => return None,
-    };
-    let said = thread.and_then(|thread| pager.host.child_of(thread, &known(&pager.processes)));
-    let found = said.and_then(|pid| who_sees(&*pager.host, &identity, &[pid]));
-    if let Some(process) = found.or_else(|| who_sees(&*pager.host, &identity, &unknown(pager))) {
-        mm.owner.identify(process);
-    }
-    // Another thread may have identified it meanwhile, and then the search skipped it.
-    Some(mm.process().is_some())
-}
-
 /// Looks for the process of a parent that has forked, several times.
 fn find_parent(pager: &Pager, mm: &Mm) {
     let mut unseen = 0;
     for _ in 0..FIND_TRIES {
-        match find_process(pager, mm, None) {
+        match pager.find_process(mm, None) {
             Some(true) => return,
             // The process may be in the tree but unreadable. Or its parent has just ended, and the
             // search missed it.
@@ -346,7 +231,7 @@ impl Copying {
         for _ in 0..FIND_TRIES {
             let process = self
                 .put_identity(pager)
-                .and_then(|identity| who_sees(&*pager.host, &identity, &unknown(pager)));
+                .and_then(|identity| identify::unknown(&*pager.host, &pager.processes, &identity));
             if let Some(passing) = process.and_then(|process| process.passing().ok()) {
                 // If this page can be placed, the child has changed nothing: a change would block
                 // until the pager reads its message.
@@ -359,7 +244,8 @@ impl Copying {
 
     /// Places an identity page in the child's pool. None if the mapping is changing.
     fn put_identity(&mut self, pager: &Pager) -> Option<IdentityPage> {
-        let (identity, pages) = put_identity(pager, self.space.mm(), &*self.uffd, &mut self.pool);
+        let (identity, pages) =
+            identify::put_identity(&*pager.host, self.space.mm(), &*self.uffd, &mut self.pool);
         self.identity_pages += pages;
         identity.ok()
     }
@@ -410,7 +296,8 @@ impl Copying {
     /// the pages that it has copied by now count nowhere. The monitor protects the parent's pages,
     /// because the parent runs, too.
     fn begin_cow_protect(&self, pager: &Pager) -> Next {
-        let needed = cow_protect::is_needed(pager, self.resident());
+        let needed = pager.run.managing.load(Relaxed)
+            && cow_protect::is_needed(&pager.budget, self.resident());
         let pins = needed.then(|| self.parent.agent.pins_of_child()).flatten();
         pins.map_or(Next::End, |pins| Next::CowProtect(0, pins))
     }
@@ -515,8 +402,8 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
 /// Returns another process with this memory (a clone with `CLONE_VM` and no `CLONE_THREAD`),
 /// because the identified process may have ended.
 fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
-    let identity = show_identity_in(pager, mm).ok()?;
-    who_sees(&*pager.host, &identity, &pager.host.tree(&pager.processes))
+    let identity = identify::show_identity_in(&*pager.host, &pager.budget, mm).ok()?;
+    identify::who_sees(&*pager.host, &identity, &pager.host.tree(&pager.processes))
 }
 
 /// Registers the child's areas, and returns those that do not exist in the child.

@@ -14,7 +14,6 @@
 //!   says about itself does not count.
 
 use crate::config::Config;
-use crate::pager::Pager;
 use crate::patience::Patience;
 use crate::processes::Processes;
 use ebb_agent::protocol::ENV_SOCKET;
@@ -166,11 +165,11 @@ pub fn tree(processes: &Processes) -> Vec<u32> {
 
 /// Waits until all descendants of the program have ended, too (LINEAGE-2). Returns false if the
 /// supervisor ends first.
-pub fn has_ended(pager: &Pager, supervisor: &Socket) -> bool {
+pub fn has_ended(processes: &Processes, config: &Config, supervisor: &Socket) -> bool {
     let mut pause_ns = PAUSE_MIN_NS;
     loop {
-        let left = || !tree(&pager.processes).is_empty() || is_awaited(&pager.config);
-        if pager.mms().is_empty() && !left() {
+        let left = || !tree(processes).is_empty() || is_awaited(config);
+        if processes.mms().is_empty() && !left() {
             return true;
         }
         // The supervisor sends nothing more, so a readable socket means that it has ended.

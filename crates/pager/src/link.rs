@@ -1,6 +1,5 @@
 //! Passes batches to one agent and returns their results.
 
-use crate::children::JoinRequest;
 use crate::patience::{Patience, Wait};
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
@@ -48,6 +47,18 @@ pub enum Ask {
     Manage { start: u64, end: u64 },
     /// Start or end of an agent.
     Join(JoinRequest),
+}
+
+/// Request of a child. All numbers are those in the child's own namespaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JoinRequest {
+    /// Asks for an agent, whose thread has one end of a connection as this descriptor.
+    Join { thread: u32, descriptor: u32 },
+    /// Reports that it cannot have an agent.
+    CannotJoin { reason: i32 },
+    /// Asks that its agent's thread ends, because the kernel wants a process of one thread. The
+    /// process starts another such thread.
+    StepAside,
 }
 
 /// Identifies a call: the doorbell and the state word of one use of it.

@@ -16,8 +16,9 @@ use crate::pager::Pager;
 use crate::patience::{Patience, Wait};
 use crate::pool::Pool;
 use crate::processes::Processes;
-use crate::seam::{AddressSpace, Connection, Process};
-use crate::{control, counters, fork};
+use crate::processes::identify;
+use crate::seam::{AddressSpace, Connection, Process, answer};
+use crate::{control, counters};
 use ebb_agent::protocol::{Answer, DOORBELLS, HELLO_FORKED, Hello, MAGIC};
 use ebb_control::{ControlError, REQUEST_MAX, Request};
 use ebb_mm::resident::Space;
@@ -215,7 +216,7 @@ fn heard(
             Ok(request) => control::serve(pager, request, connection),
             // `ebb top` asks all runs of its user, whatever their versions are. The program's user
             // needs no message.
-            Err(error) => control::say(&*connection, &Err(error)),
+            Err(error) => answer::say(&*connection, &Err(error)),
         }
         return Ok(());
     }
@@ -398,7 +399,7 @@ pub fn confirm_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
         if state.ended {
             return false;
         }
-        let token = fork::show_identity(pager, mm, &mut state);
+        let token = identify::show_identity(&*pager.host, &pager.budget, mm, &mut state);
         drop(state);
         match token {
             Ok(token) => return token.is_seen_by(process),

@@ -7,7 +7,7 @@
 use crate::adopt;
 use crate::cow_protect;
 use crate::cpu_follow::Watch;
-use crate::foreign::ForeignProcesses;
+use crate::foreign::{CENSUS, ForeignProcesses};
 use crate::freezer::Freezer;
 use crate::link::Link;
 use crate::mm::{Agent, Mm};
@@ -36,9 +36,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Maximum pause with CPU following: time for which other threads may keep the fault thread from
 /// its CPU.
 const PAUSE_CPU_FOLLOW: Duration = Duration::from_millis(4);
-/// Interval at which the monitor searches the whole tree for processes without an agent.
-pub const CENSUS: Duration = Duration::from_millis(100);
-/// Interval of that search while the tree is being killed, because dying processes need the CPU,
+/// Interval of the census while the tree is being killed, because dying processes need the CPU,
 /// too.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// Number of unknown pages from which the monitor reads the areas again. Over many processes this
@@ -325,7 +323,9 @@ impl Monitor {
             .map(|mm| mm.fork_group.discount.load(Relaxed).max(0))
             .sum();
         let copies = copies.cast_unsigned();
-        if copies > 0 && cow_protect::is_needed(&self.pager, copies) {
+        if self.pager.run.managing.load(Relaxed)
+            && cow_protect::is_needed(&self.pager.budget, copies)
+        {
             mms.iter().filter(unprotected).for_each(|mm| cow_protect::raise_all(mm));
         }
     }
@@ -338,7 +338,7 @@ impl Monitor {
         link.managing();
         if link.pins_everything() && mm.agent.note_stuck() {
             let name = mm.process().map_or_else(|| "?".to_owned(), Process::name);
-            self.pager.telemetry.unmanaged.met(&self.pager, Kind::Pinned, mm.owner.pid(), &name);
+            self.pager.note_unmanaged(Kind::Pinned, mm.owner.pid(), &name);
         }
         let unknown = mm.pages.unknown_of(resident);
         let memory_stalled = self.pager.budget.memory_stalled.load(Relaxed) > 0;

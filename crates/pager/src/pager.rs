@@ -20,9 +20,12 @@ use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::mm::Mm;
 use crate::processes::Processes;
+use crate::processes::host::Host;
+use crate::processes::identify;
 use crate::run::RunState;
-use crate::seam::{Clock, Host, Storage};
+use crate::seam::{Clock, Storage};
 use crate::telemetry::Telemetry;
+use crate::unmanaged::Kind;
 use ebb_mm::engine::Engine;
 use ebb_mm::resident::Dropped;
 use ebb_mm::types::MmId;
@@ -97,6 +100,11 @@ impl Pager {
         self.processes.mm(id)
     }
 
+    /// Looks for the process of a starting child ([`identify::find_process`]).
+    pub fn find_process(&self, mm: &Mm, thread: Option<u32>) -> Option<bool> {
+        identify::find_process(&*self.host, &self.budget, &self.processes, mm, thread)
+    }
+
     /// Adds an address space.
     pub fn add_mm(&self, mm: &Arc<Mm>) -> std::io::Result<()> {
         self.processes.insert(mm);
@@ -160,6 +168,40 @@ impl Pager {
             20 => self.say("more messages of this kind are left out"),
             _ => {}
         }
+    }
+
+    /// Records an event of a process, or of the whole run (by the program's process).
+    pub fn note(&self, pid: u32, event: &Event) {
+        if let Some(events) = &self.telemetry.events {
+            events.add(self.processes.supervisor, pid, event);
+        }
+    }
+
+    /// Records an event of the whole run.
+    pub fn note_run(&self, event: &Event) {
+        self.note(self.processes.program.load(Relaxed), event);
+    }
+
+    /// Records a process with unmanaged memory of this kind. Reports the first one to the user;
+    /// with `--strict` ends the run.
+    pub fn note_unmanaged(&self, kind: Kind, pid: u32, name: &str) {
+        let unmanaged = &self.telemetry.unmanaged;
+        if !unmanaged.note(kind, name) {
+            return;
+        }
+        self.note(pid, &Event::Unmanaged { name: name.to_owned(), why: kind });
+        let text = kind.tell(pid, name);
+        if !self.config.strict {
+            self.say(&format!("{text}."));
+        } else if unmanaged.end_run() {
+            self.say(&format!("{text}. Ebb kills the program; leave --strict out to let it run."));
+            self.kill_tree(Why::Unmanaged);
+        }
+    }
+
+    /// Returns [`crate::account::Account::waited`], or zeros where time is simulated.
+    pub fn waited(&self) -> (u64, u64) {
+        if self.clock.is_simulated() { (0, 0) } else { self.telemetry.account.waited() }
     }
 
     /// Kills every process of the tree. The monitor kills processes that were born meanwhile.

@@ -7,7 +7,7 @@
 //! * Dropping: a useless page that the agent is to drop.
 //!
 //! ORD-5: a slot becomes Free only when the agent has dropped the page. The last few free slots are
-//! reserved for identity pages (`fork::show_identity`), because a child without an agent drops
+//! reserved for identity pages (`identify::show_identity`), because a child without an agent drops
 //! nothing. Without them a child of a process with a full pool could not be told apart from its
 //! fork group. Slots are handed out in rising order, so that pages moved to standby together lie
 //! together and one call drops them.

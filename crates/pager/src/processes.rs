@@ -16,14 +16,19 @@
 //! Lock order: the locks here are held for single look-ups and changes. No thread takes another
 //! lock meanwhile. So a caller may hold `Mm::state`, as a fault thread that follows a fork does.
 
-use crate::children::Candidates;
+pub mod candidates;
+pub mod host;
+pub mod identify;
+
 use crate::config::Config;
 use crate::lineage::Lineage;
 use crate::mm::Mm;
 use crate::signal::Signal;
+use candidates::Candidates;
 use ebb_mm::folio::MM_END;
 use ebb_mm::types::MmId;
 use ebb_sys::lifeline::Lifeline;
+use ebb_sys::signals;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -105,5 +110,14 @@ impl Processes {
     pub fn no_longer_waits(&self, mm: &Arc<Mm>) {
         let mut forked = self.forked.lock().unwrap_or_else(PoisonError::into_inner);
         forked.retain(|waiting| !Arc::ptr_eq(waiting, mm));
+    }
+
+    /// Signals the supervisor to request the detach. Without a supervisor a detach is under way
+    /// already.
+    pub fn request_detach(&self) {
+        // The supervisor's number may be another process's by now.
+        if std::os::unix::process::parent_id() == self.supervisor {
+            signals::send(self.supervisor, signals::SIGTERM);
+        }
     }
 }

@@ -5,44 +5,15 @@ use crate::costs::{Cpu, Lost};
 use crate::mm::StateLock;
 use crate::pager::Pager;
 use crate::processes::Processes;
-use crate::{sampling, thrashing, unmanaged};
+use crate::telemetry::finding::Finding;
+use crate::{sampling, unmanaged};
 use ebb_mm::resident::lost_pages;
 use serde::Serialize;
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-
-/// Resident bytes over the last seconds.
-#[derive(Debug, Default)]
-pub struct History {
-    samples: VecDeque<(Duration, u64)>,
-}
-
-const HISTORY: Duration = Duration::from_secs(10);
-const HISTORY_STEP: Duration = Duration::from_millis(100);
-
-impl History {
-    /// Records the resident bytes. Only the largest value of each tenth of a second is kept.
-    pub fn record(&mut self, at: Duration, bytes: u64) {
-        match self.samples.back_mut() {
-            Some((since, peak)) if at < *since + HISTORY_STEP => *peak = bytes.max(*peak),
-            _ => self.samples.push_back((at, bytes)),
-        }
-        while self.samples.front().is_some_and(|(since, _)| *since + HISTORY < at) {
-            self.samples.pop_front();
-        }
-    }
-
-    /// Returns the largest value of the last seconds.
-    #[must_use]
-    pub fn peak(&self) -> u64 {
-        self.samples.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0)
-    }
-}
 
 /// The report in its JSON form. Values are plain integers, with the unit in the key.
 #[derive(Debug, Serialize)]
@@ -88,7 +59,7 @@ struct Report {
     lost: Lost,
     stages: ebb_control::Faults,
     unmanaged: Vec<unmanaged::Line>,
-    thrashing: Option<thrashing::Finding>,
+    thrashing: Option<Finding>,
     /// How soon pages were used again, if the run was sampled.
     reuse: Option<sampling::Found>,
 }
@@ -441,16 +412,6 @@ fn cpu(cpu: &Cpu) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_history_forgets_what_is_older_than_ten_seconds() {
-        let mut history = History::default();
-        history.record(Duration::from_secs(1), 500);
-        history.record(Duration::from_secs(5), 100);
-        assert_eq!(history.peak(), 500);
-        history.record(Duration::from_secs(12), 80);
-        assert_eq!(history.peak(), 100);
-    }
 
     #[test]
     fn people_read_binary_units_and_short_times() {

@@ -14,17 +14,14 @@
 //! * RESIZE-5: while a run is detached (`detach.rs`), its limit is lifted and nothing changes it. A
 //!   step under way waits.
 
-use crate::config::{Config, MEMORY_MIN_BYTES};
-use crate::control;
+use crate::config::Config;
 use crate::events::{By, Event};
 use crate::pager::Pager;
 use crate::patience::{Moment, Patience};
 use crate::pressure_target::PressureTarget;
-use crate::seam::Connection;
+use crate::seam::{Connection, answer};
 use ebb_control::Limits;
 use ebb_mm::types::PAGE_SIZE;
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before a failed limit is tried again (RESIZE-3).
@@ -36,46 +33,6 @@ const STEP_MIN: u64 = if cfg!(test) { 8 } else { 256 };
 
 /// Interval at which small changes of a limit found by `PressureTarget` are reported.
 const FOUND_EVERY: Duration = Duration::from_secs(10);
-
-/// Checks requested limits (RESIZE-4).
-fn check(limits: &Limits) -> Result<(), String> {
-    match limits.max {
-        Some(max) if max < MEMORY_MIN_BYTES => {
-            Err(format!("memory.max={max} is less than the {MEMORY_MIN_BYTES} bytes needed"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Requests for the monitor, each with the connection for its answer.
-#[derive(Debug, Default)]
-pub struct LimitRequests(Mutex<VecDeque<(Limits, Box<dyn Connection>)>>);
-
-impl LimitRequests {
-    fn add(&self, request: Limits, line: Box<dyn Connection>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((request, line));
-    }
-
-    /// Requests a simulated limit of `max` pages. It may be smaller than a real request may ask
-    /// for.
-    #[cfg(test)]
-    pub fn add_pages(&self, max: u64, keep: bool, line: Box<dyn Connection>) {
-        self.add(Limits { max: Some(max * PAGE_SIZE as u64), keep, ..Limits::default() }, line);
-    }
-
-    fn next(&self) -> Option<(Limits, Box<dyn Connection>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-}
-
-/// Takes a request of a client.
-pub fn asked(pager: &Pager, request: Limits, line: Box<dyn Connection>) {
-    if let Err(reason) = check(&request) {
-        return control::done(&*line, Err(reason));
-    }
-    pager.budget.limit_requests.add(request, line);
-    pager.run.monitor.raise();
-}
 
 /// A fall of the limit that is under way.
 #[derive(Debug)]
@@ -187,7 +144,7 @@ impl Resize {
         if target >= now {
             self.apply(pager, target);
             tell(pager, By::Set, target);
-            control::done(&*line, Ok(()));
+            answer::done(&*line, Ok(()));
         } else {
             self.apply(pager, now);
             let since = pager.clock.moment();
@@ -218,7 +175,7 @@ impl Resize {
         if used <= limit {
             if limit == way.target {
                 tell(pager, By::Set, limit);
-                return way.line.iter().for_each(|line| control::done(&**line, Ok(())));
+                return way.line.iter().for_each(|line| answer::done(&**line, Ok(())));
             }
             if limit < way.from {
                 // The attempt made progress.
@@ -249,7 +206,7 @@ impl Resize {
                 "memory.max is {is:.1} MiB now, not {not:.1}: no more pages could leave memory (they are \
                  locked, not writable or not managed, or a tier is full){tried}"
             );
-            control::done(&**line, Err(text));
+            answer::done(&**line, Err(text));
         }
         self.kept = way.again.map(|pause| Kept {
             target: way.target,
@@ -292,16 +249,4 @@ fn tell(pager: &Pager, by: By, wanted: u64) {
         used_bytes: pager.resident().zone.used() * PAGE_SIZE as u64,
         wanted_bytes: wanted * PAGE_SIZE as u64,
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_in_which_no_program_runs_is_refused() {
-        let of = |max| check(&Limits { max, ..Limits::default() });
-        assert_eq!(of(Some(MEMORY_MIN_BYTES)).and(of(None)), Ok(()));
-        assert!(of(Some(4096)).is_err_and(|error| error.contains("less than")));
-    }
 }

@@ -3,7 +3,7 @@
 //! Far from the limit the program is to notice nothing of Ebb. New processes do not wait for their
 //! agents then, the kernel makes huge pages, and no area is registered. The monitor ends one after
 //! the other as the tree grows ([`RunState::approach`]). A detach, a kill or the end of all
-//! processes ends the run.
+//! processes ends the run. The steps of a detach are in `detach.rs`.
 //!
 //! * RUN-1: the steps come in one order. First `is_far` ends, then the huge pages end, and then
 //!   managing begins. A small budget, `--eager`, sampling and `ebb lru-gen` take all at once.
@@ -17,14 +17,17 @@
 //! for single operations, and no lock is taken under them.
 
 use crate::config::Config;
-use crate::detach::Detach;
+use crate::mm::Mm;
+use crate::seam::{Connection, answer};
 use crate::signal::Signal;
 use ebb_agent::protocol::FAR_SUFFIX;
 use ebb_mm::driver::{LATE_PAGES, managed_from};
+use ebb_mm::types::Vpn;
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Returns the number of pages from which the kernel is to make no more huge pages. By huge pages a
 /// program fills the remaining memory too fast: 127 MiB in 6 ms in which the monitor did not run.
@@ -132,6 +135,59 @@ impl RunState {
         if self.no_huge_pages.load(Relaxed) || self.managing.load(Relaxed) {
             self.monitor.raise();
         }
+    }
+}
+
+/// State of a detach.
+#[derive(Default)]
+pub struct Detach {
+    /// Whether a detach is under way: no page leaves.
+    pub on: AtomicBool,
+    /// Whether kswapd has seen that.
+    pub rests: AtomicBool,
+    /// Pages that must come back, for the fault thread.
+    pub wanted: Mutex<VecDeque<(Arc<Mm>, Vpn)>>,
+    /// Whether a detach was tried because nothing more could be stored.
+    tried: AtomicBool,
+    /// Connections of the commands that asked for the detach.
+    pub lines: Mutex<Vec<Box<dyn Connection>>>,
+}
+
+impl Detach {
+    /// Returns whether a detach is under way, so that no page may leave.
+    pub fn is_on(&self) -> bool {
+        self.on.load(SeqCst)
+    }
+
+    /// Records that kswapd has nothing under way.
+    pub fn rest(&self) {
+        self.rests.store(true, SeqCst);
+    }
+
+    /// Takes the list of pages that must come back.
+    pub fn take_wanted(&self) -> VecDeque<(Arc<Mm>, Vpn)> {
+        std::mem::take(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns whether a run in which nothing more can be stored may end by a detach.
+    pub fn is_way_out(&self, config: &Config) -> bool {
+        config.attached && !self.tried.load(SeqCst)
+    }
+
+    /// Takes the way out if it is open. Returns whether it is. The caller then signals the
+    /// supervisor.
+    pub fn try_way_out(&self, config: &Config) -> bool {
+        let may = self.is_way_out(config);
+        if may {
+            self.tried.store(true, SeqCst);
+        }
+        may
+    }
+
+    /// Answers the commands that asked for the detach.
+    pub fn answer(&self, result: &Result<(), String>) {
+        let lines = std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
+        lines.iter().for_each(|line| answer::done(&**line, result.clone()));
     }
 }
 

@@ -10,7 +10,8 @@ use crate::pager::{Pager, World};
 use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
 use crate::processes::Processes;
-use crate::seam::{Clock, Machine};
+use crate::processes::host::Machine;
+use crate::seam::Clock;
 use crate::{
     faults, inject, lineage, listener, monitor, reclaim, report, sharing, slow_work, view,
 };
@@ -136,7 +137,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
             Ok(SupervisorMessage::GoesOn) => {}
             Ok(SupervisorMessage::Ended(status)) => return end(&pager, supervisor, Some(status)),
             Ok(SupervisorMessage::Left(status)) => {
-                if lineage::has_ended(&pager, supervisor) {
+                if lineage::has_ended(&pager.processes, &pager.config, supervisor) {
                     return end(&pager, supervisor, status);
                 }
                 return without_supervisor(&pager);

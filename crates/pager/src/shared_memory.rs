@@ -22,7 +22,8 @@
 
 use crate::mm::Mm;
 use crate::pager::Pager;
-use crate::seam::{Clock, Host};
+use crate::processes::host::Host;
+use crate::seam::Clock;
 use crate::unmanaged::Kind;
 use ebb_agent::protocol::Shared;
 use ebb_mm::types::{MmId, PAGE_SIZE};
@@ -155,7 +156,7 @@ impl SharedMemory {
         self.update_pages();
         for &(pid, _) in self.holders.iter().filter(|&&(_, pages)| pages > FEW) {
             if self.reported.insert(pid) {
-                pager.telemetry.unmanaged.met(pager, Kind::SharedMemory, pid, &proc::name(pid));
+                pager.note_unmanaged(Kind::SharedMemory, pid, &proc::name(pid));
             }
         }
         pager.telemetry.unmanaged.hold(Kind::SharedMemory, self.pages);

@@ -13,7 +13,6 @@
 
 use crate::faults::UnfollowedMessages;
 use crate::following::Following;
-use crate::fork;
 use crate::mm::Mm;
 use crate::pager::Pager;
 use crate::pending::Pending;
@@ -48,7 +47,7 @@ pub fn go(pager: &Pager, pending: &Pending) -> bool {
     };
     match next {
         None => return false,
-        Some(SlowWork::Seek(mm)) => mm.owner.search(|| fork::find_process(pager, &mm, None)),
+        Some(SlowWork::Seek(mm)) => mm.owner.search(|| pager.find_process(&mm, None)),
         Some(SlowWork::Follow(mut following, unfollowed)) => {
             following.do_slow_work(pager);
             let mut pending_state = pending.lock();

@@ -16,6 +16,10 @@
 //! Lock order: the locks in these parts are held for single operations, under any other lock. No
 //! lock is taken under them.
 
+pub mod finding;
+pub mod history;
+pub mod looks;
+
 use crate::account::Account;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -23,12 +27,12 @@ use crate::events::Events;
 use crate::messages;
 use crate::pressure::Pressure;
 use crate::record::Recorder;
-use crate::report::History;
 use crate::sampling::Sampling;
 use crate::seam::Clock;
-use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
-use crate::view::Looks;
+use finding::Finding;
+use history::History;
+use looks::Looks;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
 

@@ -7,8 +7,6 @@
 //!
 //! Lock order: the lock is a leaf. The tree is killed without it.
 
-use crate::events::{Event, Why};
-use crate::pager::Pager;
 use ebb_mm::types::PAGE_SIZE;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -47,7 +45,7 @@ impl Kind {
     }
 
     /// Returns the message about the first process of this kind, with advice.
-    fn tell(self, pid: u32, name: &str) -> String {
+    pub fn tell(self, pid: u32, name: &str) -> String {
         let (what, instead) = match self {
             Self::StaticProgram => (
                 "is statically linked and takes no agent: its memory counts against the limit and cannot be stored",
@@ -120,24 +118,8 @@ impl Unmanaged {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a process of this kind. Reports the first one to the user; with `--strict` ends the
-    /// run.
-    pub fn met(&self, pager: &Pager, kind: Kind, pid: u32, name: &str) {
-        if !self.note(kind, name) {
-            return;
-        }
-        pager.note(pid, &Event::Unmanaged { name: name.to_owned(), why: kind });
-        let text = kind.tell(pid, name);
-        if !pager.config.strict {
-            pager.say(&format!("{text}."));
-        } else if !self.has_ended_run.swap(true, SeqCst) {
-            pager.say(&format!("{text}. Ebb kills the program; leave --strict out to let it run."));
-            pager.kill_tree(Why::Unmanaged);
-        }
-    }
-
     /// Records a process. Returns whether it is the first of its kind.
-    fn note(&self, kind: Kind, name: &str) -> bool {
+    pub fn note(&self, kind: Kind, name: &str) -> bool {
         let mut kinds = self.kinds();
         let met = kinds.entry(kind).or_default();
         met.processes += 1;
@@ -152,6 +134,11 @@ impl Unmanaged {
         if let Some(met) = self.kinds().get_mut(&kind) {
             met.peak_pages = met.peak_pages.max(pages);
         }
+    }
+
+    /// Records that unmanaged memory ends the run. Returns whether that is new.
+    pub fn end_run(&self) -> bool {
+        !self.has_ended_run.swap(true, SeqCst)
     }
 
     /// Whether unmanaged memory ended the run.

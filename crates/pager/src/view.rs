@@ -15,11 +15,10 @@ use crate::budget::Budget;
 use crate::limits::SLICE_PAGES;
 use crate::mm::Mm;
 use crate::pager::Pager;
-use crate::seam::{Connection, Process};
-use crate::signal::Signal;
+use crate::seam::{Process, answer};
+use crate::stat;
 use crate::telemetry::Telemetry;
 use crate::unmanaged::Line;
-use crate::{control, stat};
 use ebb_control::{AreaView, Pages, ProcessView, Refaults, Response, Tier, View};
 use ebb_mm::observe::lru_gen::Enabled;
 use ebb_mm::observe::vmstat::Event;
@@ -28,12 +27,10 @@ use ebb_mm::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_swap::Whereabouts;
 use ebb_sys::proc::Area;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of waiting requests.
-const WAITING_MAX: usize = 16;
 /// Maximum number of processes listed, those with most pages first; maximum number of areas listed.
 const PROCESSES_MAX: usize = 96;
 const AREAS_MAX: usize = 48;
@@ -73,34 +70,6 @@ fn letter(pages: &Pages) -> char {
     at.map_or('.', |at| ['V', 'B', 'R', 'F', 'S'][at])
 }
 
-/// Requests for the view thread, each with the connection for its answer.
-#[derive(Debug, Default)]
-pub struct Looks {
-    waiting: Mutex<Vec<(u32, Box<dyn Connection>)>>,
-    signal: Signal,
-}
-
-impl Looks {
-    /// Adds a request for a view, including the areas of process `areas_of` unless that is 0.
-    /// Refuses a request if too many wait.
-    pub fn add(&self, areas_of: u32, line: Box<dyn Connection>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() < WAITING_MAX {
-            waiting.push((areas_of, line));
-            drop(waiting);
-            self.signal.raise();
-        } else {
-            drop(waiting);
-            let why = "too many instances of ebb top ask this run at once; end some";
-            control::done(&*line, Err(why.into()));
-        }
-    }
-
-    fn take(&self) -> Vec<(u32, Box<dyn Connection>)> {
-        std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
 /// Runs the view thread.
 pub fn run(pager: &Arc<Pager>) {
     loop {
@@ -108,7 +77,7 @@ pub fn run(pager: &Arc<Pager>) {
         for (areas_of, line) in pager.telemetry.looks.take() {
             let began = pager.clock.now();
             // VIEW-3.
-            control::say(&*line, &Ok(Response::View(Box::new(look(pager, areas_of)))));
+            answer::say(&*line, &Ok(Response::View(Box::new(look(pager, areas_of)))));
             drop(line);
             // VIEW-2.
             pager.host.sleep(pager.clock.since(began) * 3);

@@ -14,7 +14,6 @@
 
 use super::age::Age;
 use super::life::{Life, LifeWord, Request};
-use crate::cpu_follow::NOWHERE;
 use crate::link::Link;
 use crate::patience::Patience;
 use crate::seam::Process;
@@ -22,6 +21,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
+
+/// No CPU.
+pub const NOWHERE: u32 = u32::MAX;
 
 /// Maximum time until a child's agent runs if it has a CPU.
 const LATE: Duration = Duration::from_secs(1);

@@ -79,8 +79,7 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
-    use crate::children::JoinRequest;
-    use crate::link::{Ask, Caller, Link};
+    use crate::link::{Ask, Caller, JoinRequest, Link};
     use crate::mm::Mm;
     use crate::quiet::{Mute, Quiet, line, with_pool};
     use ebb_agent::protocol::{ASK_JOIN, CALL_MADE};

@@ -40,7 +40,7 @@ impl IdentityPage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fork::show_identity;
+    use crate::processes::identify::show_identity;
     use crate::quiet::{Quiet, pager, with_pool};
     use crate::seam::Known;
     use ebb_sys::anon::AnonBuffer;
@@ -67,7 +67,7 @@ mod tests {
         let (pager, mm) = (pager(), with_pool(Quiet::default()));
         let mut state = mm.lock();
         for turn in 1..=3 {
-            let identity = show_identity(&pager, &mm, &mut state);
+            let identity = show_identity(&*pager.host, &pager.budget, &mm, &mut state);
             assert!(identity.is_ok(), "turn {turn}");
             assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 1), "to be dropped");
             assert_eq!(mm.pages.known.load(Ordering::Relaxed), 1);
@@ -97,7 +97,10 @@ mod tests {
             let mm = with_pool(Quiet { fails: Some(error), ..Quiet::default() });
             let mut state = mm.lock();
             for _ in 0..200 {
-                assert_eq!(show_identity(&pager, &mm, &mut state).err(), Some(error));
+                assert_eq!(
+                    show_identity(&*pager.host, &pager.budget, &mm, &mut state).err(),
+                    Some(error)
+                );
             }
             assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 0), "{error:?}");
             assert_eq!(
@@ -108,7 +111,7 @@ mod tests {
         // If the slot already has an unknown page, the agent drops that before the slot is reused.
         let mm = with_pool(Quiet { fails: Some(PlaceError::Exists), ..Quiet::default() });
         let mut state = mm.lock();
-        assert!(show_identity(&pager, &mm, &mut state).is_err());
+        assert!(show_identity(&*pager.host, &pager.budget, &mm, &mut state).is_err());
         assert_eq!((state.pool.used(), state.pool.pending_discards()), (0, 1));
     }
 }

@@ -33,7 +33,7 @@ mod stall;
 mod stillness;
 mod uffd;
 
-pub use agent::Agent;
+pub use agent::{Agent, NOWHERE};
 pub use areas::Areas;
 pub use identity::IdentityPage;
 pub use lock::{MmGuard, State, StateLock};

@@ -5,7 +5,7 @@
 //!
 //! Lock order: no lock here.
 
-use crate::stages::Kind;
+use ebb_control::FaultKind as Kind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Served faults.

@@ -4,8 +4,8 @@
 //! as many pages from the standby list, the oldest first.
 
 use super::Reclaim;
-use crate::control;
 use crate::patience::{Patience, Wait};
+use crate::seam::answer;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_control::Reclaim as Work;
 use ebb_mm::observe::lru_gen::{Action, Command, CommandError, run_all};
@@ -20,7 +20,7 @@ impl Reclaim {
                 Work::Bytes(bytes) => self.reclaim_bytes(bytes),
                 Work::LruGen(text) => self.run_commands(&text),
             };
-            control::done(&*line, result);
+            answer::done(&*line, result);
         }
     }
 

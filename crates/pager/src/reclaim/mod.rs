@@ -13,7 +13,6 @@ mod sample;
 mod standby;
 
 use crate::broken::{Rule, is_broken};
-use crate::fork;
 use crate::limits::SLICE_PAGES;
 use crate::link::{Operation, Outcome};
 use crate::mm::Mm;
@@ -381,7 +380,7 @@ impl Reclaim {
         let unidentified = |mm: &Arc<Mm>| mm.needs_injection() && mm.process().is_none();
         for mm in self.pager.mms().into_iter().filter(unidentified) {
             // A later attempt may find a process that cannot be found now.
-            let _ = fork::find_process(&self.pager, &mm, None);
+            let _ = self.pager.find_process(&mm, None);
         }
     }
 

@@ -355,7 +355,8 @@ impl Reclaim {
             mib(demand),
             waited.as_secs_f64(),
         ));
-        if self.pager.run.detach.try_way_out(&self.pager) {
+        if self.pager.run.detach.try_way_out(&self.pager.config) {
+            self.pager.processes.request_detach();
             return self.no_progress.end();
         }
         for kind in self.pager.telemetry.unmanaged.list() {

@@ -8,9 +8,8 @@ use super::driver::point;
 use super::world::{Change, Doing, Id, LateCall, POOL, Told, World};
 use crate::config::Config;
 use crate::processes::Processes;
-use crate::seam::{
-    AddressSpace, AgentRuns, Connection, Event, Host, Line, MapLock, Process, Storage,
-};
+use crate::processes::host::Host;
+use crate::seam::{AddressSpace, AgentRuns, Connection, Event, Line, MapLock, Process, Storage};
 use crate::signal::Signal;
 use ebb_agent::protocol::{HELLO_START, Hello, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_mm::types::SlotId;

@@ -11,7 +11,7 @@ use crate::link::UNREPORTED;
 use crate::mm::Mm;
 use crate::monitor::Monitor;
 use crate::reclaim::Reclaim;
-use crate::{fork, listener, sharing, slow_work};
+use crate::{listener, sharing, slow_work};
 use ebb_mm::resident::{Arrival, Entry, FrameState, Space};
 use ebb_mm::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -385,7 +385,7 @@ fn a_child_that_reports_its_thread_is_found_without_a_search() {
     let changing = |count| driver.world.lock().spaces[1].changing = count;
     let find = |said| {
         let before = driver.world.lock().trees_asked;
-        let found = fork::find_process(&driver.pager, &child, Some(said));
+        let found = driver.pager.find_process(&child, Some(said));
         (found, driver.world.lock().trees_asked - before)
     };
     changing(1);
@@ -413,7 +413,7 @@ fn a_child_is_found_despite_a_wrong_process_number() {
     let (driver, child) = unidentified_child();
     let others = driver.world.lock().spaces[0].threads[0].id;
     driver.world.lock().opened.clear();
-    assert_eq!(fork::find_process(&driver.pager, &child, Some(others)), Some(true));
+    assert_eq!(driver.pager.find_process(&child, Some(others)), Some(true));
     let own = driver.world.lock().spaces[1].pid;
     assert_eq!((child.owner.pid(), driver.world.lock().opened.as_slice()), (own, [own].as_slice()));
 }
