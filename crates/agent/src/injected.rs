@@ -5,7 +5,7 @@
 //!   (`memcpy` and the like). It reads the arguments that the pager names, and runs on the stack
 //!   that the pager names.
 //! * INJECTED-2: the image has no hooks. The pager finds out which pages must stay (INJECT-1 in
-//!   `pager/src/inject.rs`).
+//!   `pager/src/processes/inject.rs`).
 
 use crate::join::{join_forked, join_new};
 use crate::protocol::JOINED;

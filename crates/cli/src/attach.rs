@@ -7,7 +7,7 @@
 //!   agent then cannot join, the process is as it was.
 //! * ATTACH-2: the limit starts above the resident memory. It comes down step by step while the
 //!   program runs, as with `ebb set`. Where a step stops on the way, the pager tries again
-//!   (RESIZE-3 in `pager/src/resize.rs`).
+//!   (RESIZE-3 in `pager/src/monitor/resize.rs`).
 //! * ATTACH-3: a signal to the supervisor, the supervisor's end and `ebb detach` have one effect.
 //!   The process gets all of its memory back and goes on.
 

@@ -167,12 +167,12 @@ fn keys_of(source: &str, name: &str, path: &str, keys: &mut BTreeSet<String>) {
                 let (file, name) = match kind {
                     "ebb_control::Faults" => ("control/src/faults.rs", "Faults"),
                     "Row" => ("control/src/faults.rs", "Row"),
-                    "Cpu" | "Lost" => ("pager/src/costs.rs", kind),
-                    "unmanaged::Line" => ("pager/src/unmanaged.rs", "Line"),
+                    "Cpu" | "Lost" => ("pager/src/report/costs.rs", kind),
+                    "unmanaged::Line" => ("pager/src/telemetry/unmanaged.rs", "Line"),
                     "Finding" => ("pager/src/telemetry/finding.rs", "Finding"),
-                    "sampling::Found" => ("pager/src/sampling.rs", "Found"),
-                    "Point" => ("pager/src/sampling.rs", "Point"),
-                    _ => ("pager/src/report.rs", kind),
+                    "sampling::Found" => ("pager/src/telemetry/sampling.rs", "Found"),
+                    "Point" => ("pager/src/telemetry/sampling.rs", "Point"),
+                    _ => ("pager/src/report/mod.rs", kind),
                 };
                 keys_of(&read(&format!("crates/{file}")), name, &format!("{key}."), keys);
             }
@@ -182,7 +182,7 @@ fn keys_of(source: &str, name: &str, path: &str, keys: &mut BTreeSet<String>) {
 
 #[test]
 fn the_keys_of_the_report_are_those_of_the_reference() {
-    let report = read("crates/pager/src/report.rs");
+    let report = read("crates/pager/src/report/mod.rs");
     let text = read("docs/reference.md");
     let mut keys = BTreeSet::new();
     keys_of(&report, "Report", "", &mut keys);
@@ -204,7 +204,7 @@ fn the_keys_of_the_report_are_those_of_the_reference() {
 
 #[test]
 fn the_metrics_of_a_run_are_those_of_the_reference() {
-    let stat = read("crates/pager/src/stat.rs");
+    let stat = read("crates/pager/src/report/stat.rs");
     let (code, _) = stat.split_once("#[cfg(test)]").expect("the tests");
     let text = read("docs/reference.md");
     let mut levels = referred(&text, "## Metrics");

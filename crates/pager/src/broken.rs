@@ -15,7 +15,7 @@ pub enum Rule {
     /// IDENTITY-1: an address space is taken for a process's only if that process has its identity
     /// page.
     Identity1,
-    /// PATIENCE-1: a host that stops grants no time ([`crate::patience`]).
+    /// PATIENCE-1: a host that stops grants no time ([`crate::wait::patience`]).
     Patience1,
     /// PATIENCE-2: a thread that lacks a CPU has had no chance.
     Patience2,

@@ -2,30 +2,29 @@
 //! parts.
 //!
 //! Each part has a file of its own, with its rules and its lock order:
-//! * [`Budget`] (`budget.rs`): reclaim, faults and changes of the limit.
-//! * [`FaultThreads`] (`fault_threads.rs`): the descriptors that wake a fault thread.
-//! * [`Processes`] (`processes.rs`): address spaces, and the tree of the run.
+//! * [`Budget`] (`budget/mod.rs`): reclaim, faults and changes of the limit.
+//! * [`FaultThreads`] (`fault_threads/mod.rs`): the descriptors that wake a fault thread.
+//! * [`Processes`] (`processes/mod.rs`): address spaces, and the tree of the run.
 //! * [`RunState`] (`run.rs`): how far the run is.
-//! * [`Telemetry`] (`telemetry.rs`): figures, messages and files for people.
+//! * [`Telemetry`] (`telemetry/mod.rs`): figures, messages and files for people.
 //!
 //! No part knows another. A function that needs one part takes that part, and a function that needs
 //! several takes the [`Pager`]. `lib.rs` has the lock order across parts.
 
 use crate::budget::{Budget, Set};
 use crate::config::Config;
-use crate::counters;
-use crate::events::{Event, Why};
 use crate::fault_threads::{EPOLL_KEY_STORE, FaultThreads, epoll_key_link};
-use crate::limits::SLICE_PAGES;
-use crate::link::Link;
 use crate::mm::Mm;
-use crate::processes::Processes;
+use crate::mm::link::Link;
 use crate::processes::host::Host;
-use crate::processes::identify;
+use crate::processes::{Processes, identify};
 use crate::run::RunState;
-use crate::seam::{Clock, Storage};
-use crate::telemetry::Telemetry;
-use crate::unmanaged::Kind;
+use crate::seam::Storage;
+use crate::telemetry::events::{Event, Why};
+use crate::telemetry::unmanaged::Kind;
+use crate::telemetry::{Telemetry, counters};
+use crate::wait::clock::Clock;
+use crate::wait::limits::SLICE_PAGES;
 use ebb_mm::engine::Engine;
 use ebb_mm::resident::Dropped;
 use ebb_mm::types::MmId;
@@ -199,7 +198,7 @@ impl Pager {
         }
     }
 
-    /// Returns [`crate::account::Account::waited`], or zeros where time is simulated.
+    /// Returns [`crate::telemetry::account::Account::waited`], or zeros where time is simulated.
     pub fn waited(&self) -> (u64, u64) {
         if self.clock.is_simulated() { (0, 0) } else { self.telemetry.account.waited() }
     }

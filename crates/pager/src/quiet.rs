@@ -1,12 +1,13 @@
 //! Fixtures of unit tests: a pager without threads, and an address space with preset answers.
 
 use crate::config::{Config, ReportTo};
-use crate::link::Link;
+use crate::mm::link::Link;
+use crate::mm::pool::Pool;
 use crate::mm::{Areas, Mm, State};
 use crate::pager::{Pager, World};
-use crate::pool::Pool;
 use crate::processes::host::Machine;
-use crate::seam::{AddressSpace, Clock, Event, Line};
+use crate::seam::{AddressSpace, Event, Line};
+use crate::wait::clock::Clock;
 use ebb_agent::protocol::Shared;
 use ebb_mm::resident::Space;
 use ebb_mm::types::MmId;

@@ -3,12 +3,12 @@
 //! Far from the limit the program is to notice nothing of Ebb. New processes do not wait for their
 //! agents then, the kernel makes huge pages, and no area is registered. The monitor ends one after
 //! the other as the tree grows ([`RunState::approach`]). A detach, a kill or the end of all
-//! processes ends the run. The steps of a detach are in `detach.rs`.
+//! processes ends the run. The steps of a detach are in `control/detach.rs`.
 //!
 //! * RUN-1: the steps come in one order. First `is_far` ends, then the huge pages end, and then
 //!   managing begins. A small budget, `--eager`, sampling and `ebb lru-gen` take all at once.
 //! * RUN-2: no step is undone, except that a detach lifts the limit and ends managing
-//!   (`detach.rs`).
+//!   (`control/detach.rs`).
 //! * RUN-3: the file that tells new processes of `is_far` exists whenever that is set.
 //! * RUN-4: `killing` implies `ending`. The first thread that sets `killing` notes the event of the
 //!   kill. The monitor repeats the kill until no process is left.
@@ -19,7 +19,7 @@
 use crate::config::Config;
 use crate::mm::Mm;
 use crate::seam::{Connection, answer};
-use crate::signal::Signal;
+use crate::wait::signal::Signal;
 use ebb_agent::protocol::FAR_SUFFIX;
 use ebb_mm::driver::{LATE_PAGES, managed_from};
 use ebb_mm::types::Vpn;

@@ -3,18 +3,19 @@
 //! Only the crate's root uses this file. `pager.rs` has the state that the threads share.
 
 use crate::config::Config;
-use crate::detach;
-use crate::events::{Event, Why};
-use crate::messages;
+use crate::control::{detach, listener};
+use crate::faults::pending::Pending;
+use crate::faults::{self, slow_work};
+use crate::monitor::{self, sharing};
 use crate::pager::{Pager, World};
-use crate::patience::{self, Patience, Wait};
-use crate::pending::Pending;
-use crate::processes::Processes;
 use crate::processes::host::Machine;
-use crate::seam::Clock;
-use crate::{
-    faults, inject, lineage, listener, monitor, reclaim, report, sharing, slow_work, view,
-};
+use crate::processes::{Processes, inject, lineage};
+use crate::reclaim;
+use crate::report::{self, view};
+use crate::telemetry::events::{Event, Why};
+use crate::telemetry::messages;
+use crate::wait::clock::Clock;
+use crate::wait::patience::{self, Patience, Wait};
 use ebb_agent::protocol::ENV_SOCKET;
 use ebb_swap::{Notice, Store};
 use ebb_sys::process;

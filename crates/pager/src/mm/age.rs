@@ -7,8 +7,8 @@
 //!
 //! Lock order: no lock here.
 
-use crate::patience::Moment;
-use crate::seam::Clock;
+use crate::wait::clock::Clock;
+use crate::wait::patience::Moment;
 use std::time::Duration;
 
 /// Age of an address space. Clones show one age.
@@ -53,7 +53,7 @@ impl Age {
 #[cfg(test)]
 mod tests {
     use super::Age;
-    use crate::seam::Clock;
+    use crate::wait::clock::Clock;
     use std::time::Duration;
 
     #[test]

@@ -14,9 +14,9 @@
 
 use super::age::Age;
 use super::life::{Life, LifeWord, Request};
-use crate::link::Link;
-use crate::patience::Patience;
+use crate::mm::link::Link;
 use crate::seam::Process;
+use crate::wait::patience::Patience;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -37,7 +37,7 @@ pub struct Agent {
     /// Link to the agent. A forked child has none before its hello.
     link: OnceLock<Link>,
     /// Whether the program has no hooks in front of the C library's functions
-    /// ([`crate::thread_words`]).
+    /// ([`crate::mm::thread_words`]).
     pub lacks_hooks: bool,
     /// Pages that had to stay in the parent at the fork; None means all.
     pub inherited_pins: Option<Vec<u64>>,
@@ -51,7 +51,7 @@ pub struct Agent {
     reported_stuck: AtomicBool,
     /// CPU time at the last measurement, in nanoseconds.
     pub cpu_ns: AtomicU64,
-    /// CPU that the agent keeps off (`cpu_follow.rs`, FOLLOW-4).
+    /// CPU that the agent keeps off (`fault_threads/cpu_follow.rs`, FOLLOW-4).
     pub kept_off: AtomicU32,
     age: Age,
 }

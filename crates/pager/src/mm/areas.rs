@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 /// Ranges that count as registered, disjoint and sorted: those whose pages were adopted. The kernel
-/// may have registered more (ADOPT-6 in `adopt.rs`).
+/// may have registered more (ADOPT-6 in `monitor/adopt.rs`).
 #[derive(Clone, Debug, Default)]
 pub struct Areas {
     ranges: BTreeMap<u64, u64>,

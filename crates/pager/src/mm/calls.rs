@@ -15,7 +15,7 @@
 //!
 //! Lock order: `noted` comes after `Mm::state`, for single operations.
 
-use crate::link::{Ask, Caller, Link};
+use crate::mm::link::{Ask, Caller, Link};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Maximum number of inherited links of a child. So many generations in a row may fork before their
@@ -79,8 +79,8 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
-    use crate::link::{Ask, Caller, JoinRequest, Link};
     use crate::mm::Mm;
+    use crate::mm::link::{Ask, Caller, JoinRequest, Link};
     use crate::quiet::{Mute, Quiet, line, with_pool};
     use ebb_agent::protocol::{ASK_JOIN, CALL_MADE};
     use std::sync::atomic::Ordering;

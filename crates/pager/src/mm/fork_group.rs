@@ -1,11 +1,11 @@
 //! Fork group of an address space: what it shares with its parent and its children.
 //!
-//! `sharing.rs` counts the shared pages, and `cow_protect.rs` protects them.
+//! `monitor/sharing.rs` counts the shared pages, and `cow_protect.rs` protects them.
 //!
 //! * FORKGROUP-1: `id` never changes. A forked child has its parent's.
 //! * FORKGROUP-2: `related` is set while another member exists. The fork sets it in the parent
 //!   after the child is in the list of address spaces. So the thread that clears it looks again
-//!   (`sharing.rs`).
+//!   (`monitor/sharing.rs`).
 //! * FORKGROUP-3: forks and counts set `discount`. In between it falls with each page that the
 //!   process releases and others keep. It may be below zero (SHARING-1).
 //! * FORKGROUP-4: `cow_protected` says nothing of pages that an address space got after its last

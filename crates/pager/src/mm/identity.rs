@@ -1,7 +1,7 @@
 //! Identity page: the page by which the pager tells to which process an address space belongs.
 //!
-//! The pager places the page in the address space (`fork.rs`) and reads it in the process. Rule
-//! IDENTITY-1 is in `lib.rs`.
+//! The pager places the page in the address space (`processes/identify.rs`) and reads it in the
+//! process. Rule IDENTITY-1 is in `lib.rs`.
 //!
 //! Lock order: no lock here. A fault thread that identifies a child by its fault holds `Mm::state`.
 

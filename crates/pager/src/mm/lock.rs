@@ -15,10 +15,10 @@ use super::Mm;
 use super::areas::Areas;
 use super::uffd::Userfaultfd;
 use crate::broken::{Rule, is_broken};
-use crate::limits::HOLDS_TIMED;
-use crate::pool::Pool;
-use crate::seam::Clock;
-use crate::spin;
+use crate::mm::pool::Pool;
+use crate::wait::clock::Clock;
+use crate::wait::limits::HOLDS_TIMED;
+use crate::wait::spin;
 use ebb_mm::resident::Space;
 use ebb_sys::percpu::thread_time_ns;
 use smallvec::SmallVec;
@@ -47,7 +47,7 @@ pub struct State {
     /// A batch of moves is under way. No thread may read a message (ORD-1).
     pub reads_blocked: bool,
     /// The pager follows a message that takes several holds, for example a fork. Nothing else of
-    /// the address space may change (`following.rs`, ORD-6).
+    /// the address space may change (`faults/following.rs`, ORD-6).
     pub following_message: bool,
     /// The pager has dropped the address space or is about to (`Pager::drop_mm`).
     pub ended: bool,

@@ -16,34 +16,48 @@
 //! No part knows another, but each that needs time has the age. A function that needs one part is
 //! the part's, and a function that needs several takes the [`Mm`].
 //!
+//! Files beside these act on an address space:
+//! * `link.rs`, `pool.rs`: the batches to the agent, and the slots of standby pages.
+//! * `charges.rs`: the page counts, changed together with those of the budget.
+//! * `cow_protect.rs`, `thread_words.rs`, `unmapped.rs`: which pages are write-protected, must
+//!   stay, or may be placed.
+//!
 //! Lock order: `Mm::state` is the lock of this file. `calls.rs` has one that comes after it.
 
 mod age;
 mod agent;
 mod areas;
 mod calls;
+pub mod charges;
+pub mod cow_protect;
 mod fork_group;
 mod identity;
 mod life;
+pub mod link;
 mod lock;
 mod owner;
 mod pages;
+pub mod pool;
+mod search;
 mod served;
 mod stall;
 mod stillness;
+pub mod thread_words;
 mod uffd;
+pub mod unmapped;
 
 pub use agent::{Agent, NOWHERE};
 pub use areas::Areas;
 pub use identity::IdentityPage;
 pub use lock::{MmGuard, State, StateLock};
 
-use crate::link::Link;
-use crate::seam::{AddressSpace, Clock, Process};
+use crate::seam::{AddressSpace, Process};
+use crate::wait::clock::Clock;
 use age::Age;
 use calls::Calls;
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use fork_group::ForkGroup;
+use link::Link;
 use owner::Owner;
 use pages::Pages;
 use served::Served;

@@ -11,9 +11,9 @@
 //! Lock order: no lock here.
 
 use super::age::Age;
-use crate::patience::Moment;
+use crate::mm::search::Search;
 use crate::seam::Process;
-use crate::search::Search;
+use crate::wait::patience::Moment;
 use std::sync::OnceLock;
 
 /// Owner of an address space.

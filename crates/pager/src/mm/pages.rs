@@ -1,7 +1,7 @@
 //! Pages of an address space in memory: how many there are, and how many the pager knows.
 //!
 //! The kernel counts the pages of a process, and the pager counts those in its table. The
-//! difference is the unknown pages. `monitor.rs` looks for the areas that have them.
+//! difference is the unknown pages. `monitor/mod.rs` looks for the areas that have them.
 //!
 //! * PAGES-1: `charges.rs` alone changes `known` (CHARGES-1). A reader takes a count below zero for
 //!   0.
@@ -28,7 +28,7 @@ pub struct Pages {
     /// Number of resident pages that were unknown when the monitor last read the areas, and still
     /// are.
     unknown: AtomicU64,
-    /// Earliest age for the next search for stray pages (`adopt.rs`, ADOPT-4).
+    /// Earliest age for the next search for stray pages (`monitor/adopt.rs`, ADOPT-4).
     strays_due: AtomicU64,
     age: Age,
 }
@@ -76,8 +76,8 @@ impl Pages {
 
     /// Notes that the monitor has searched for new areas, and that `unknown` pages remain unknown.
     /// It has read all areas if `all`, otherwise only those beside areas registered lately
-    /// (`adopt.rs`, ADOPT-5). In the latter case the unknown pages elsewhere add up until the
-    /// monitor searches there.
+    /// (`monitor/adopt.rs`, ADOPT-5). In the latter case the unknown pages elsewhere add up until
+    /// the monitor searches there.
     pub fn note_area_search(&self, unknown: u64, all: bool) {
         if all {
             self.unknown.store(unknown, Relaxed);

@@ -1,10 +1,10 @@
 //! Candidates: children that ask the pager, and at which the listener has yet to look
-//! (`children.rs`).
+//! (`control/children.rs`).
 //!
 //! Lock order: the lock is held for a single operation, and no lock is taken under it.
 
-use crate::link::{Caller, JoinRequest, Link};
 use crate::mm::Mm;
+use crate::mm::link::{Caller, JoinRequest, Link};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,12 +1,11 @@
 //! Functions of no single process: waiting, messages for the user, ending the run.
 
 use crate::config::Config;
-use crate::inject::{self, Attempt};
-use crate::lineage;
-use crate::messages;
-use crate::processes::Processes;
+use crate::processes::inject::{self, Attempt};
+use crate::processes::{Processes, lineage};
 use crate::seam::{Known, MapLock, Process};
-use crate::signal::Signal;
+use crate::telemetry::messages;
+use crate::wait::signal::Signal;
 use ebb_sys::process::{self, Pidfd};
 use ebb_sys::sched::{self, RunTimes};
 use ebb_sys::{cgroup, proc};
@@ -40,7 +39,7 @@ pub trait Host: Debug + Send + Sync {
     /// ([`ebb_sys::cgroup`]).
     fn may_be_used_up(&self) -> bool;
     /// Begins to inject the agent into a process without a loader, if the process allows it
-    /// ([`crate::inject`]). `map_lock` is the lock of its memory map.
+    /// ([`crate::processes::inject`]). `map_lock` is the lock of its memory map.
     fn inject(&self, config: &Config, pid: u32, map_lock: &MapLock) -> Attempt;
     /// Kills every process of the tree.
     fn kill_tree(&self, processes: &Processes);

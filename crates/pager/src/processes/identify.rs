@@ -4,8 +4,8 @@
 //! callers hold no lock, because there may be many processes.
 
 use crate::budget::Budget;
+use crate::mm::pool::Pool;
 use crate::mm::{IdentityPage, Mm, State};
-use crate::pool::Pool;
 use crate::processes::Processes;
 use crate::processes::host::Host;
 use crate::seam::{AddressSpace, Process};

@@ -4,8 +4,8 @@
 //! as many pages from the standby list, the oldest first.
 
 use super::Reclaim;
-use crate::patience::{Patience, Wait};
 use crate::seam::answer;
+use crate::wait::patience::{Patience, Wait};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_control::Reclaim as Work;
 use ebb_mm::observe::lru_gen::{Action, Command, CommandError, run_all};

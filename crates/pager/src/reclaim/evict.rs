@@ -8,11 +8,11 @@
 //! pages first.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
-use crate::counters;
-use crate::limits::BATCH_PATIENCE;
-use crate::link::{Operation, Outcome};
+use crate::mm::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
 use crate::seam::Process;
+use crate::telemetry::counters;
+use crate::wait::limits::BATCH_PATIENCE;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::resident::{Dropped, Entry, FrameState, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
@@ -83,7 +83,8 @@ impl Reclaim {
 
     fn evict_of(&mut self, id: MmId, frames: &[Pfn]) -> usize {
         let Some(mm) = self.pager.mm(id) else {
-            // The table of this child is still being copied (`fork.rs`), so other pages go first.
+            // The table of this child is still being copied (`faults/fork.rs`), so other pages go
+            // first.
             let mut resident = self.pager.resident();
             for &pfn in frames {
                 let its = resident.is_used(pfn) && resident.frame(pfn).mm == id;

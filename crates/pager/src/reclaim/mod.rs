@@ -2,9 +2,9 @@
 //! useless pages.
 //!
 //! kswapd alone posts batches to agents. Beside kswapd, only the slow-work thread stores pages:
-//! those of hidden children that the pager does not serve yet (`hidden.rs`). So nothing here races
-//! with itself. While kswapd waits, pages that it has looked up may change. So each commit looks
-//! them up again under the lock.
+//! those of hidden children that the pager does not serve yet (`faults/hidden.rs`). So nothing here
+//! races with itself. While kswapd waits, pages that it has looked up may change. So each commit
+//! looks them up again under the lock.
 
 mod command;
 mod evict;
@@ -13,13 +13,13 @@ mod sample;
 mod standby;
 
 use crate::broken::{Rule, is_broken};
-use crate::limits::SLICE_PAGES;
-use crate::link::{Operation, Outcome};
 use crate::mm::Mm;
+use crate::mm::link::{Operation, Outcome};
+use crate::mm::thread_words::ThreadWords;
 use crate::pager::Pager;
-use crate::patience::Patience;
 use crate::seam::Process;
-use crate::thread_words::ThreadWords;
+use crate::wait::limits::SLICE_PAGES;
+use crate::wait::patience::Patience;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::driver::WEIGH_MS;
 use ebb_mm::engine::{Did, Do, Loads, Seen};

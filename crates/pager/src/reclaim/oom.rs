@@ -35,7 +35,7 @@
 //!   batch to a stopped process takes a hundred milliseconds. Many such batches would take longer
 //!   than the two seconds.
 //! * OOM-7: an attached program had no limit at its start. So its run does not end by a kill, but
-//!   by a detach ([`crate::detach`]). If the detach fails, the run ends as others do.
+//!   by a detach ([`crate::control::detach`]). If the detach fails, the run ends as others do.
 //! * OOM-8: no page leaves an address space while the pager follows its fork or mapping change. If
 //!   that takes longer than [`LARGE`], the end is put off while slices of the message are followed.
 //!   A shorter message puts off nothing, because there may be forks all the time.
@@ -43,12 +43,12 @@
 use super::{Reclaim, Stalled, Work};
 use crate::broken::{Rule, is_broken};
 use crate::budget::Budget;
-use crate::events::{Event, Why};
-use crate::inject;
 use crate::mm::Mm;
 use crate::pager::Pager;
-use crate::patience::{BEAT, Moment, Patience};
+use crate::processes::inject;
 use crate::seam::{AgentRuns, Process};
+use crate::telemetry::events::{Event, Why};
+use crate::wait::patience::{BEAT, Moment, Patience};
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::StoreError;
 use ebb_sys::proc;
@@ -482,10 +482,11 @@ impl Reclaim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mm::pool::Pool;
     use crate::mm::{Areas, State};
-    use crate::pool::Pool;
     use crate::quiet::{Quiet, pager_by};
-    use crate::seam::{Clock, Known, Process};
+    use crate::seam::{Known, Process};
+    use crate::wait::clock::Clock;
     use ebb_mm::resident::Space;
     use std::process::{Child, Command};
 

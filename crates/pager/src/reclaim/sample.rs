@@ -1,12 +1,12 @@
 //! Performs the rounds of sampling: hides the visible pages of the sample from the program.
 //!
-//! Part of the kswapd thread; `sampling.rs` describes the sample. The pages move to standby and
-//! come back as any page does.
+//! Part of the kswapd thread; `telemetry/sampling.rs` describes the sample. The pages move to
+//! standby and come back as any page does.
 
 use super::Reclaim;
-use crate::limits::BATCH_PATIENCE;
 use crate::mm::Mm;
-use crate::sampling::Sampling;
+use crate::telemetry::sampling::Sampling;
+use crate::wait::limits::BATCH_PATIENCE;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::reclaim::NAP_MS;
 use ebb_mm::resident::Entry;

@@ -11,10 +11,10 @@
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::broken::{Rule, is_broken};
-use crate::counters;
-use crate::limits::BATCH_PATIENCE;
-use crate::link::{Link, Operation, Outcome, UNREPORTED};
+use crate::mm::link::{Link, Operation, Outcome, UNREPORTED};
 use crate::mm::{Areas, Mm, State};
+use crate::telemetry::counters;
+use crate::wait::limits::BATCH_PATIENCE;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::resident::{Dropped, Entry, FrameState, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE, Pfn, Vpn};
@@ -448,7 +448,8 @@ fn results(link: &Link, count: usize) -> Vec<i32> {
 }
 
 /// Makes isolated frames of an unknown address space unevictable. A child whose table is still
-/// being copied (`fork.rs`) has pages before the pager knows it. The frames are retried later.
+/// being copied (`faults/fork.rs`) has pages before the pager knows it. The frames are retried
+/// later.
 fn make_unknown_unevictable(resident: &mut Resident, id: MmId, frames: &[Pfn]) {
     for &pfn in frames {
         let its = resident.is_used(pfn) && resident.frame(pfn).mm == id;
@@ -470,7 +471,7 @@ fn has_left(mm: &Mm, vpn: Vpn) -> bool {
 
 /// Whether the pager gets a fault on the page once it is gone; registers the page if needed. An
 /// area that a forked child did not inherit may have left entries behind (`settle_inherited` in
-/// `fork.rs`). Another area may lie there by now.
+/// `faults/fork.rs`). Another area may lie there by now.
 fn ensure_registered(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
     let (start, end) = (vpn.address(), vpn.address() + PAGE_SIZE as u64);
     if state.areas.end_of(start).is_some() {
@@ -502,9 +503,10 @@ fn still_isolated(resident: &Resident, state: &State, pfn: Pfn) -> Option<Vpn> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::Pool;
+    use crate::mm::pool::Pool;
     use crate::quiet::Quiet;
-    use crate::seam::{Clock, Known};
+    use crate::seam::Known;
+    use crate::wait::clock::Clock;
     use ebb_mm::resident::Space;
     use ebb_sys::anon::AnonBuffer;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// A line to an agent. [`crate::link`] implements the protocol over it.
+/// A line to an agent. [`crate::mm::link`] implements the protocol over it.
 pub trait Line: Debug + Send + Sync {
     /// Returns the shared memory.
     fn shared(&self) -> &Shared;

@@ -8,7 +8,7 @@
 //!   waits for [`Patience::MapLock`]. The time in which the helper runs, or wants a CPU, does not
 //!   count. Then the caller leaves the helper behind, which ends with the call.
 //! * MAPLOCK-2: the process counts as stuck until the call returns. No further call is made on it.
-//!   The pager treats it as a stopped process (OOM-5 in `oom.rs`).
+//!   The pager treats it as a stopped process (OOM-5 in `reclaim/oom.rs`).
 //! * MAPLOCK-3: a caller of MAPLOCK-1 takes each error for "not now". A call that was left behind
 //!   may still take effect. So a range may be registered that the pager does not list. An `mremap`
 //!   of the program does that, too.
@@ -24,7 +24,7 @@
 //! Each other thread that makes such calls has a helper of its own, with its priority and on its
 //! CPUs. Lock order: the lock of `STUCK` comes last.
 
-use crate::patience::Patience;
+use crate::wait::patience::Patience;
 use ebb_sys::proc;
 use ebb_sys::sched::{self, CpuSet};
 use std::cell::{Cell, RefCell};
@@ -83,7 +83,7 @@ impl Helper {
         Some(Self { thread: receive.recv().ok()?, cpus: None, calls })
     }
 
-    /// Keeps the helper on the CPUs of its caller (`cpu_follow.rs`).
+    /// Keeps the helper on the CPUs of its caller (`fault_threads/cpu_follow.rs`).
     fn follow(&mut self) {
         let cpus = CpuSet::of_this_thread().ok();
         if cpus != self.cpus {

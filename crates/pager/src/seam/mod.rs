@@ -1,6 +1,6 @@
 //! Interfaces of the pager to its environment, each a trait or a type, so that a simulation can
-//! replace all of it (`sim`). The code on the pager's side is equal in both. `processes/host.rs`
-//! has the functions of no single process.
+//! replace all of it (`sim`). The code on the pager's side is equal in both. `wait/clock.rs` has
+//! the time, and `processes/host.rs` the functions of no single process.
 //!
 //! * [`space`]: an address space by its userfaultfd: messages, placing of pages.
 //! * [`connection`]: a connection of a client that has not said hello yet.
@@ -9,10 +9,8 @@
 //! * [`map_lock`]: the lock of a process's memory map, for which a call may wait for ever.
 //! * [`process`]: a process seen from outside: its pages, its areas, its threads.
 //! * [`storage`]: the store.
-//! * [`clock`]: the time.
 
 pub mod answer;
-pub mod clock;
 pub mod connection;
 pub mod line;
 mod map_lock;
@@ -20,7 +18,6 @@ pub mod process;
 pub mod space;
 pub mod storage;
 
-pub use clock::Clock;
 pub use connection::Connection;
 pub use line::{Line, Wire};
 pub use map_lock::{MapLock, make_own_calls, makes_own_calls};

@@ -406,9 +406,9 @@ impl Process for Known {
         let seize = |&thread: &u32| self.handle.has_thread(thread) && trace::seize(thread).is_ok();
         let held: Vec<u32> = way.with(|| threads.iter().copied().filter(seize).collect());
         // The number may belong to another process by now, or the process has executed another
-        // program. Such a thread is released as soon as it is frozen (`freezer.rs`, FREEZER-5).
-        // This does not wait for it: a thread about to wait for a child freezes only when the child
-        // has ended.
+        // program. Such a thread is released as soon as it is frozen (`monitor/freezer.rs`,
+        // FREEZER-5). This does not wait for it: a thread about to wait for a child freezes only
+        // when the child has ended.
         let is_there = |&thread: &u32| self.handle.has_thread(thread);
         if Way::into(&self.handle).is_err() {
             return Vec::new();

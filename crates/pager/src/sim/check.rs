@@ -20,7 +20,7 @@
 
 use super::driver::{Driver, number_in};
 use super::world::{Doing, Space, World};
-use crate::following::Following;
+use crate::faults::following::Following;
 use crate::mm::{Mm, State};
 use ebb_mm::resident::{Entry, FrameState, Resident};
 use ebb_mm::types::{MmId, SlotId, Vpn};

@@ -11,18 +11,16 @@ use super::program::Mix;
 use super::world::{Id, World};
 use crate::broken::Rule;
 use crate::config::Config;
+use crate::control::listener::AgentListener;
 use crate::fault_threads::{EPOLL_KEY_STORE, EPOLL_KEY_WAKE, epoll_key_link, epoll_key_uffd};
-use crate::faults::Server;
-use crate::listener::AgentListener;
-use crate::monitor::Monitor;
+use crate::faults::pending::Pending;
+use crate::faults::{Server, slow_work};
+use crate::monitor::{Monitor, sharing};
 use crate::pager::{self, Pager};
-use crate::patience::Moment;
-use crate::pending::Pending;
 use crate::quiet::config;
 use crate::reclaim::Reclaim;
-use crate::seam::Clock;
-use crate::sharing;
-use crate::slow_work;
+use crate::wait::clock::Clock;
+use crate::wait::patience::Moment;
 use ebb_mm::types::MmId;
 use ebb_swap::{Options, Store, parse_tiers};
 use std::cell::{Cell, RefCell};
@@ -40,7 +38,7 @@ const DEPTH_MAX: u32 = 3;
 const CHECK_EVERY: u64 = 16;
 /// Turns and granted time after which a run that should have come to rest counts as hanging. The
 /// steps that others take while a thread waits belong to its turn: one wait of seconds may take
-/// millions. The time is longer than any [`crate::patience::Patience`].
+/// millions. The time is longer than any [`crate::wait::patience::Patience`].
 const PATIENCE: u64 = 100_000;
 const PATIENCE_TIME: Duration = Duration::from_secs(40);
 

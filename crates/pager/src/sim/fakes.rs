@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::processes::Processes;
 use crate::processes::host::Host;
 use crate::seam::{AddressSpace, AgentRuns, Connection, Event, Line, MapLock, Process, Storage};
-use crate::signal::Signal;
+use crate::wait::signal::Signal;
 use ebb_agent::protocol::{HELLO_START, Hello, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
@@ -899,8 +899,8 @@ impl Host for FakeHost {
         false
     }
 
-    fn inject(&self, _: &Config, _: u32, _: &MapLock) -> crate::inject::Attempt {
-        crate::inject::Attempt::No
+    fn inject(&self, _: &Config, _: u32, _: &MapLock) -> crate::processes::inject::Attempt {
+        crate::processes::inject::Attempt::No
     }
 
     fn kill_tree(&self, _: &Processes) {

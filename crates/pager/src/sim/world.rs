@@ -20,7 +20,7 @@
 //! * KERNEL-8: a process killed in the middle of a fork has no child.
 
 use super::rng::Rng;
-use crate::patience::Moment;
+use crate::wait::patience::Moment;
 use ebb_agent::protocol::State;
 use ebb_mm::random::mix;
 use ebb_sys::uffd::PlaceError;

@@ -1,4 +1,5 @@
-//! Figures of a window in which the run thrashed (`thrashing.rs`), and the message about them.
+//! Figures of a window in which the run thrashed (`monitor/thrashing.rs`), and the message about
+//! them.
 
 use ebb_swap::{StoreStats, TierName};
 use serde::Serialize;

@@ -3,7 +3,7 @@
 //! Lock order: the lock is held for a single operation, and no lock is taken under it.
 
 use crate::seam::{Connection, answer};
-use crate::signal::Signal;
+use crate::wait::signal::Signal;
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of waiting requests.
