@@ -112,6 +112,156 @@ fn crates_stand_in_the_order_of_their_dependencies() {
     assert!(crates.keys().eq(above.iter()), "crates {:?}, in the table {above:?}", crates.keys());
 }
 
+/// Returns the code of a source file without comments and without items that only tests have. The
+/// format of the code shows where an item ends: at a bracket in the column of its first line.
+fn production(source: &str) -> String {
+    let mut code = String::new();
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        if line.trim() != "#[cfg(test)]" {
+            code += line.split("//").next().unwrap_or_default();
+            code.push('\n');
+            continue;
+        }
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let is_end = |line: &str| {
+            let rest = line.strip_prefix(indent).unwrap_or_default();
+            rest.starts_with('}') || (!rest.starts_with(' ') && rest.ends_with([';', ',']))
+        };
+        assert!(lines.any(is_end), "the end of an item for tests");
+    }
+    code
+}
+
+/// Returns the modules of the pager's root that are not for tests alone: a folder or a file each.
+fn pager_folders() -> BTreeSet<String> {
+    let root = production(&read("crates/pager/src/lib.rs"));
+    let modules = root
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
+    modules.map(str::to_owned).collect()
+}
+
+/// Returns the first names of a path, or of the paths in a list `{…}`, at the start of `text`.
+fn first_names(text: &str) -> Vec<&str> {
+    let name =
+        |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let Some(list) = text.strip_prefix('{') else { return vec![&text[..name(text)]] };
+    let (mut names, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, letter) in list.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                let part = list[start..at].trim_start();
+                names.extend(Some(&part[..name(part)]).filter(|name| !name.is_empty()));
+                start = at + 1;
+                if letter == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// Returns the pager's modules that the code of a file uses by paths from the root: `crate::NAME`,
+/// or `super::NAME` if that leads to the root. `depth` is the number of modules from the root to
+/// the file.
+fn used_from_root(code: &str, depth: usize) -> BTreeSet<&str> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let mut used = BTreeSet::new();
+    let ups = "super::".repeat(depth);
+    for start in ["crate::", &ups] {
+        for (at, _) in code.match_indices(start) {
+            if !code[..at].ends_with(is_word) {
+                used.extend(first_names(&code[at + start.len()..]));
+            }
+        }
+    }
+    used.remove("super");
+    used.remove("self");
+    used
+}
+
+/// Returns each folder of the pager with the folders that it uses in production code. A file in the
+/// root counts as a folder. The root itself is left out, because it names all.
+fn folder_uses() -> BTreeMap<String, BTreeSet<String>> {
+    let src = root().join("crates/pager/src");
+    let folders = pager_folders();
+    let mut found = Vec::new();
+    files(&src, &["rs"], &mut found);
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in &found {
+        let path = path.strip_prefix(&src).expect("below the folder").with_extension("");
+        let modules: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
+        let depth = modules.iter().filter(|module| **module != "mod").count();
+        let here = modules[0].to_owned();
+        if !folders.contains(&here) {
+            continue;
+        }
+        let code =
+            production(&fs::read_to_string(src.join(&path).with_extension("rs")).expect("text"));
+        let used = used_from_root(&code, depth);
+        let strange: Vec<_> = used.iter().filter(|name| !folders.contains(**name)).collect();
+        assert!(strange.is_empty(), "{}: {strange:?} are no folders of the pager", path.display());
+        let others = used.into_iter().filter(|name| *name != here).map(str::to_owned);
+        uses.entry(here.clone()).or_default().extend(others);
+    }
+    uses
+}
+
+/// Returns each name with all names that it leads to.
+fn closure(direct: &BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+    let mut all = direct.clone();
+    for _ in 0..direct.len() {
+        for name in direct.keys() {
+            let next = all[name].iter().filter_map(|next| all.get(next));
+            let more: BTreeSet<String> = next.flatten().cloned().collect();
+            all.entry(name.clone()).or_default().extend(more);
+        }
+    }
+    all
+}
+
+#[test]
+fn no_circle_runs_across_the_folders_of_the_pager() {
+    let uses = folder_uses();
+    assert!(uses.len() > 10 && uses["server"].len() > 5, "the imports are read: {uses:?}");
+    let all = closure(&uses);
+    let on_circle: BTreeMap<_, BTreeSet<_>> = uses
+        .iter()
+        .filter(|(name, _)| all[*name].contains(*name))
+        .map(|(name, used)| (name, used.iter().filter(|next| all[*next].contains(name)).collect()))
+        .collect();
+    assert!(on_circle.is_empty(), "on a circle, with the next on it: {on_circle:#?}");
+}
+
+/// Shows that each folder uses only folders that its row names, and those that these may use.
+#[test]
+fn folders_of_the_pager_use_what_their_table_allows() {
+    let text = read("ARCHITECTURE.md");
+    let names = |cell| quoted(cell).map(str::to_owned).collect::<BTreeSet<_>>();
+    let mut allowed = BTreeMap::new();
+    for row in table(&text, "| folder ") {
+        let below = names(row[2]);
+        for name in names(row[0]) {
+            let missing: Vec<_> =
+                below.iter().filter(|next| !allowed.contains_key(*next)).collect();
+            assert!(missing.is_empty(), "{name} may use {missing:?}, which do not stand above it");
+            allowed.insert(name, below.clone());
+        }
+    }
+    let uses = folder_uses();
+    assert!(uses.keys().eq(allowed.keys()), "{:?}, in the table {:?}", uses.keys(), allowed.keys());
+    let allowed = closure(&allowed);
+    for (name, used) in &uses {
+        let more: Vec<_> = used.difference(&allowed[name]).collect();
+        assert!(more.is_empty(), "{name} uses {more:?}, which its row does not allow");
+    }
+}
+
 /// Shows that the page is as `ebb-lab reference` writes it, and that each line has a meaning.
 #[cfg(all(feature = "lab", feature = "top"))]
 #[test]
