@@ -5,7 +5,6 @@
 //! it has been followed. `reads_blocked` is set, and `following_message`. The pager handles the
 //! later messages after that.
 
-use crate::broken::{Rule, is_broken};
 use crate::budget::Budget;
 use crate::faults::fork::Copying;
 use crate::mm::{Mm, State};
@@ -97,7 +96,7 @@ impl Following {
     pub fn end(self, pager: &Pager, state: &mut State) {
         match self {
             Self::Fork(copying) => copying.end(pager, state),
-            Self::Leave(leaving) => still(&leaving.mm, state, false),
+            Self::Leave(leaving) => leaving.mm.keep_still(state, false),
         }
     }
 
@@ -108,17 +107,6 @@ impl Following {
             Self::Fork(copying) => Some(copying.space()),
             Self::Leave(_) => None,
         }
-    }
-}
-
-/// Begins or ends the time in which nothing else of an address space changes (ORD-6).
-pub fn still(mm: &Mm, state: &mut State, still: bool) {
-    state.following_message = still && !is_broken(Rule::Ord6);
-    mm.stillness.note(still);
-    if still {
-        state.reads_blocked = !is_broken(Rule::Ord6);
-    } else {
-        mm.state.end_batch(state);
     }
 }
 
@@ -133,7 +121,7 @@ pub struct Leaving {
 
 impl Leaving {
     fn begin(mm: &Arc<Mm>, state: &mut State, (start, end): (u64, u64), to: Option<u64>) -> Self {
-        still(mm, state, true);
+        mm.keep_still(state, true);
         let of = |address: u64| Vpn(address / PAGE_SIZE as u64);
         Self { mm: mm.clone(), next: of(start), end: of(end), to: to.map(of) }
     }

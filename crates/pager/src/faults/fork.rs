@@ -24,7 +24,7 @@
 //! areas the child has. The other stores the standby pages of a hidden child.
 
 use crate::budget::Budget;
-use crate::faults::{following, hidden};
+use crate::faults::hidden;
 use crate::mm::pool::Pool;
 use crate::mm::{Areas, IdentityPage, Mm, State, cow_protect};
 use crate::pager::Pager;
@@ -111,7 +111,7 @@ impl Copying {
         uffd: Box<dyn AddressSpace>,
     ) -> Self {
         counters::count(&pager.telemetry.counters.forks);
-        following::still(parent, state, true);
+        parent.keep_still(state, true);
         // A parent without managed areas passes on nothing that the pager knows. To read its areas,
         // the kernel would walk all of its page tables.
         let next = if state.areas.is_empty() && parent.process().is_some() {
@@ -340,7 +340,7 @@ impl Copying {
         // From now on both processes may copy pages. Pages that the parent got after its last
         // protection are not write-protected in it.
         parent.fork_group.cow_protected.store(false, Relaxed);
-        following::still(parent, state, false);
+        parent.keep_still(state, false);
         if let Err(error) = pager.add_mm(&child) {
             pager.complain(&format!(
                 "cannot serve a forked process ({error}); the program is killed"

@@ -10,7 +10,6 @@
 
 use crate::faults::following::Following;
 use crate::faults::loads::Load;
-use crate::faults::slow_work::SlowWork;
 use crate::faults::{PageFault, UnfollowedMessages};
 use crate::mm::Mm;
 use crate::wait::signal::Signal;
@@ -20,6 +19,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+
+/// An item of slow work.
+pub enum SlowWork {
+    /// The slow part of following a message.
+    Follow(Following, UnfollowedMessages),
+    /// The search for the process of an address space.
+    Seek(Arc<Mm>),
+}
 
 /// Pending work of the fault threads.
 #[derive(Default)]

@@ -11,21 +11,10 @@
 //!   on, queued as slow work, or with the slow-work thread. No other message of that address space
 //!   is read.
 
-use crate::faults::UnfollowedMessages;
-use crate::faults::following::Following;
-use crate::faults::pending::Pending;
-use crate::mm::Mm;
+use crate::faults::pending::{Pending, SlowWork};
 use crate::pager::Pager;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// An item of slow work.
-pub enum SlowWork {
-    /// The slow part of following a message.
-    Follow(Following, UnfollowedMessages),
-    /// The search for the process of an address space.
-    Seek(Arc<Mm>),
-}
 
 /// Runs the slow-work thread.
 pub fn run(pager: &Arc<Pager>, pending: &Pending) {

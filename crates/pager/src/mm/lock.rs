@@ -178,6 +178,17 @@ impl Mm {
         let state = self.state.lock_unless(patience, blocks);
         (!blocks(&state)).then(|| MmGuard::new(state, self))
     }
+
+    /// Begins or ends the time in which nothing else of the address space changes (ORD-6).
+    pub fn keep_still(&self, state: &mut State, still: bool) {
+        state.following_message = still && !is_broken(Rule::Ord6);
+        self.stillness.note(still);
+        if still {
+            state.reads_blocked = !is_broken(Rule::Ord6);
+        } else {
+            self.state.end_batch(state);
+        }
+    }
 }
 
 /// Access to the state of an address space while its lock is held. Measures the hold. A thread that
