@@ -11,9 +11,7 @@
 mod common;
 
 use common::Random;
-use ebb_mm::{
-    Arrival, Did, Do, Engine, Entry, Evidence, PAGE_SIZE, Pfn, Seen, Space, Vpn, WakeRequests,
-};
+use ebb_mm::{Engine, Evidence, Fault, PAGE_SIZE, Pfn, Space, Vpn, WakeRequests, Work};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
@@ -51,57 +49,39 @@ impl Cache {
 
     /// Returns the bytes of a page of the file.
     fn read(&mut self, vpn: Vpn) -> io::Result<&[u8; PAGE_SIZE]> {
-        let pfn = if let Entry::Resident(pfn) = self.space.get(vpn) {
-            self.hits += 1;
-            self.space.touch(vpn);
-            pfn
-        } else {
-            self.bring_in(vpn)?
+        let pfn = match self.engine.fault(&mut self.space, vpn) {
+            Fault::Present(pfn) | Fault::Reactivated { pfn, .. } => {
+                self.hits += 1;
+                pfn
+            }
+            Fault::Load(_, charge) | Fault::Fresh(charge) => {
+                let mut page = Box::new([0; PAGE_SIZE]);
+                if let Err(error) = self.file.read_exact_at(&mut page[..], vpn.address()) {
+                    self.engine.cancel(charge);
+                    return Err(error);
+                }
+                // Make room first, so that the page that is brought in does not leave at once.
+                self.reclaim();
+                let pfn = self.engine.complete(&mut self.space, vpn, charge);
+                self.pages.insert(pfn, page);
+                pfn
+            }
         };
         Ok(&self.pages[&pfn])
     }
 
-    fn bring_in(&mut self, vpn: Vpn) -> io::Result<Pfn> {
-        // Make room first, so that the page that is brought in does not leave at once.
-        if self.engine.set.zone.is_low() {
-            self.engine.request_wake(&self.wake_requests);
-            while self.reclaim() {}
-        }
-        let mut page = Box::new([0; PAGE_SIZE]);
-        self.file.read_exact_at(&mut page[..], vpn.address())?;
-        let (how, slot) = match self.space.get(vpn) {
-            Entry::Stored { slot, .. } => (Arrival::Loaded, Some(slot)),
-            _ => (Arrival::Fresh, None),
-        };
-        let set = &mut self.engine.set;
-        let charge = set.zone.charge(1);
-        set.zone.place(charge);
-        let pfn = set.map(&mut self.space, vpn, how, slot);
-        self.pages.insert(pfn, page);
-        Ok(pfn)
-    }
-
-    /// Carries out the engine's next order. A page that leaves is in the file already, so its slot
-    /// stands for that.
-    fn reclaim(&mut self) -> bool {
+    /// Does all work of kswapd. A page that leaves is in the file already, so its slot stands for
+    /// that.
+    fn reclaim(&mut self) {
         let mut pages = Vec::new();
-        match self.engine.next(&self.wake_requests, Seen::default()) {
-            Do::Store(max) => self.engine.oldest_standby(max, &mut pages),
-            Do::ToStandby(_) => unreachable!("where there are accessed bits nothing is on standby"),
-            Do::Drop(_) | Do::Again => {}
-            Do::Nap | Do::Sleep | Do::OutOfMemory | Do::Thrashing => return false,
+        while let Some(work) = self.engine.work(&self.wake_requests, &mut pages) {
+            assert_eq!(work, Work::Store, "with accessed bits nothing is on standby");
+            for pfn in &pages {
+                let slot = self.engine.slot_for(*pfn).expect("there are four billion");
+                self.engine.leave(&mut self.space, *pfn, slot);
+                self.pages.remove(pfn);
+            }
         }
-        let set = &mut self.engine.set;
-        for &pfn in &pages {
-            let known = set.frame(pfn).slot();
-            let slot = known.unwrap_or_else(|| set.take_slot().expect("there are four billion"));
-            set.evict(&mut self.space, pfn, slot);
-            set.zone.remove_resident(1);
-            self.pages.remove(&pfn);
-        }
-        let pages = pages.len() as u64;
-        self.engine.did(Did { pages, scanned: pages, progress: pages });
-        true
     }
 }
 

@@ -6,7 +6,7 @@
 //! Only standby shows whether a page is used here, as in `ebb run` ([`Evidence::Standby`]). The
 //! program uses 1,000 pages again and again, and passes once over 5,000 others.
 
-use ebb_mm::{Arrival, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn, WakeRequests};
+use ebb_mm::{Engine, Evidence, Fault, Space, Vpn, WakeRequests, Work};
 
 struct Machine {
     engine: Engine,
@@ -27,54 +27,36 @@ impl Machine {
 
     /// Accesses a page as the program.
     fn touch(&mut self, vpn: Vpn) {
-        let set = &mut self.engine.set;
-        let (how, slot) = match self.space.get(vpn) {
-            Entry::Resident(_) => return,
-            Entry::Standby(pfn) => {
+        match self.engine.fault(&mut self.space, vpn) {
+            Fault::Present(_) => return,
+            Fault::Reactivated { .. } => {
                 self.reactivations += 1;
-                set.reactivate(&mut self.space, pfn);
                 return;
             }
-            Entry::Stored { slot, .. } => (Arrival::Loaded, Some(slot)),
-            Entry::None => (Arrival::Fresh, None),
+            Fault::Load(_, charge) => {
+                self.loads += 1;
+                self.engine.complete(&mut self.space, vpn, charge)
+            }
+            Fault::Fresh(charge) => self.engine.complete(&mut self.space, vpn, charge),
         };
-        self.loads += u64::from(slot.is_some());
-        // This takes one page of the budget, perhaps the last one. The machine lets kswapd work
-        // before it goes on.
-        let charge = set.zone.charge(1);
-        set.zone.place(charge);
-        set.map(&mut self.space, vpn, how, slot);
-        if set.zone.is_low() {
-            self.engine.request_wake(&self.wake_requests);
-            while self.reclaim() {}
-        }
+        self.reclaim();
     }
 
-    /// Carries out the engine's next order. Returns false if there is none.
-    fn reclaim(&mut self) -> bool {
-        let mut pages: Vec<Pfn> = Vec::new();
-        let order = self.engine.next(&self.wake_requests, Seen::default());
-        match order {
-            Do::ToStandby(max) => self.engine.isolate(max, &mut pages),
-            Do::Store(max) => self.engine.oldest_standby(max, &mut pages),
-            Do::Drop(_) | Do::Again => {}
-            Do::Nap | Do::Sleep | Do::OutOfMemory | Do::Thrashing => return false,
-        }
-        let set = &mut self.engine.set;
-        for &pfn in &pages {
-            if matches!(order, Do::ToStandby(_)) {
-                set.deactivate(&mut self.space, pfn, 0);
-            } else {
-                // No page is written here, so a copy that was stored before is still valid.
-                let copy = set.frame(pfn).slot();
-                let slot = copy.unwrap_or_else(|| set.take_slot().expect("there are four billion"));
-                set.evict(&mut self.space, pfn, slot);
-                set.zone.remove_resident(1);
+    /// Does all work of kswapd.
+    fn reclaim(&mut self) {
+        let (engine, space, mut pages) = (&mut self.engine, &mut self.space, Vec::new());
+        while let Some(work) = engine.work(&self.wake_requests, &mut pages) {
+            assert!(matches!(work, Work::ToStandby | Work::Store), "{work:?}");
+            for &pfn in &pages {
+                if work == Work::ToStandby {
+                    engine.stand_by(space, pfn, 0);
+                } else {
+                    // No page is written here, so a copy that was stored before is still valid.
+                    let slot = engine.slot_for(pfn).expect("there are four billion");
+                    engine.leave(space, pfn, slot);
+                }
             }
         }
-        let pages = pages.len() as u64;
-        self.engine.did(Did { pages, scanned: pages, progress: pages });
-        true
     }
 }
 

@@ -5,16 +5,16 @@
 //! ```
 //! The engine decides which pages should leave first (`lru=gen` or `lru=classic`, and their
 //! switches). The driver decides whether they leave. It may return any page
-//! ([`Resident::put_back`]), and then the engine offers others. Here two programs use their pages
+//! ([`Engine::keep`]), and then the engine offers others. Here two programs use their pages
 //! alike. The pages of one come from a disk, which is twenty times as slow as the source of the
 //! other's. The driver refuses the first few offers of each slow page.
 //!
-//! [`Resident::put_back`]: ebb_mm::Resident::put_back
+//! [`Engine::keep`]: ebb_mm::Engine::keep
 
 mod common;
 
 use common::Random;
-use ebb_mm::{Arrival, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn, WakeRequests};
+use ebb_mm::{Engine, Evidence, Fault, Pfn, Space, Vpn, WakeRequests, Work};
 use std::collections::HashMap;
 
 /// Pages of each program.
@@ -45,58 +45,34 @@ impl Machine {
     }
 
     fn touch(&mut self, program: usize, vpn: Vpn) {
-        let (set, space) = (&mut self.engine.set, &mut self.programs[program]);
-        if space.touch(vpn) {
-            return;
-        }
-        let (how, slot) = match space.get(vpn) {
-            Entry::Stored { slot, .. } => (Arrival::Loaded, Some(slot)),
-            _ => (Arrival::Fresh, None),
+        let space = &mut self.programs[program];
+        let pfn = match self.engine.fault(space, vpn) {
+            Fault::Present(_) | Fault::Reactivated { .. } => return,
+            Fault::Load(_, charge) => {
+                self.loads[program] += 1;
+                self.engine.complete(space, vpn, charge)
+            }
+            Fault::Fresh(charge) => self.engine.complete(space, vpn, charge),
         };
-        self.loads[program] += u64::from(slot.is_some());
-        let charge = set.zone.charge(1);
-        set.zone.place(charge);
-        let pfn = set.map(space, vpn, how, slot);
-        space.touch(vpn);
         self.turned_down.insert(pfn, 0);
-        if set.zone.is_low() {
-            self.engine.request_wake(&self.wake_requests);
-            while self.reclaim() {}
+        let mut offered = Vec::new();
+        while let Some(work) = self.engine.work(&self.wake_requests, &mut offered) {
+            assert_eq!(work, Work::Store, "with accessed bits nothing is on standby");
+            offered.iter().for_each(|&pfn| self.decide(pfn));
         }
     }
 
-    fn reclaim(&mut self) -> bool {
-        let mut offered: Vec<Pfn> = Vec::new();
-        match self.engine.next(&self.wake_requests, Seen::default()) {
-            Do::Store(max) => self.engine.oldest_standby(max, &mut offered),
-            Do::ToStandby(_) => unreachable!("where there are accessed bits nothing is on standby"),
-            Do::Drop(_) | Do::Again => {}
-            Do::Nap | Do::Sleep | Do::OutOfMemory | Do::Thrashing => return false,
-        }
-        let mut stored = 0;
-        for &pfn in &offered {
-            stored += u64::from(self.leaves(pfn));
-        }
-        // Pages that were looked at and stayed count as scanned, because that too can end a pass.
-        self.engine.did(Did { pages: stored, scanned: offered.len() as u64, progress: stored });
-        true
-    }
-
-    /// Whether a page that the engine offers leaves: the policy.
-    fn leaves(&mut self, pfn: Pfn) -> bool {
-        let set = &mut self.engine.set;
-        let frame = set.frame(pfn);
-        let slow = frame.mm == self.programs[1].mm();
+    /// Decides whether a page that the engine offers leaves: the policy.
+    fn decide(&mut self, pfn: Pfn) {
+        let slow = self.engine.set.frame(pfn).mm == self.programs[1].mm();
         let turned_down = self.turned_down.entry(pfn).or_default();
         if slow && *turned_down < self.patience {
             *turned_down += 1;
-            set.put_back(pfn);
-            return false;
+            self.engine.keep(pfn);
+            return;
         }
-        let slot = frame.slot().unwrap_or_else(|| set.take_slot().expect("there are four billion"));
-        set.evict(&mut self.programs[usize::from(slow)], pfn, slot);
-        set.zone.remove_resident(1);
-        true
+        let slot = self.engine.slot_for(pfn).expect("there are four billion");
+        self.engine.leave(&mut self.programs[usize::from(slow)], pfn, slot);
     }
 }
 

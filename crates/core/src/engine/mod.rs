@@ -26,12 +26,16 @@
 //!   the round in which it has looked at that share.
 //! * ENGINE-2: each pass that begins also ends, in [`Engine::next`] or by [`Engine::end_pass`].
 //!
-//! The [front page](crate) of the crate shows a driver in some sixty lines.
+//! The [front page](crate) of the crate shows a driver. It handles one event at a time by
+//! [`Engine::fault`], [`Engine::complete`] and [`Engine::work`]. A driver with several threads, such
+//! as the pager, calls the steps behind these one by one.
 
 mod loads;
+mod paging;
 mod pass;
 
 pub use loads::{COMPRESSED_COST, FAR_COST, Loads};
+pub use paging::{Fault, Work};
 
 use crate::observe::vmstat::VmStat;
 use crate::reclaim::{Kswapd, Policy, RequestResult, Step, WakeRequests};
@@ -130,6 +134,8 @@ pub struct Engine {
     empty: u32,
     split: Option<Split>,
     loads: Loads,
+    /// Result so far of the work under way ([`Engine::work`]).
+    under_way: Option<Did>,
 }
 
 impl Engine {
@@ -148,6 +154,7 @@ impl Engine {
             empty: 0,
             split: None,
             loads: Loads::default(),
+            under_way: None,
         }
     }
 
