@@ -27,6 +27,17 @@ pub struct FrameIds {
     in_use: usize,
 }
 
+/// A contradiction in the frame numbers of a resident set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameIdsError {
+    /// The bits or the counter differ from the expected count of numbers in use.
+    InUse { bits: usize, counter: usize, expected: usize },
+    /// The bit of a word of a lower level is wrong.
+    Bit { word: usize },
+    /// A word of the highest level was skipped and has a free number.
+    SkippedWord,
+}
+
 impl FrameIds {
     /// Allocates the lowest free number.
     #[inline]
@@ -92,21 +103,21 @@ impl FrameIds {
     }
 
     /// Checks FRAME-IDS-1, and that `in_use` numbers are in use. For tests.
-    pub fn check(&self, in_use: usize) -> Result<(), String> {
+    pub fn check(&self, in_use: usize) -> Result<(), FrameIdsError> {
         let free: usize = self.levels[0].iter().map(|word| word.count_ones() as usize).sum();
-        let given = self.levels[0].len() * BITS - free;
-        if (given, self.in_use) != (in_use, in_use) {
-            return Err(format!("{given} and {} in use, not {in_use}", self.in_use));
+        let (bits, counter) = (self.levels[0].len() * BITS - free, self.in_use);
+        if (bits, counter) != (in_use, in_use) {
+            return Err(FrameIdsError::InUse { bits, counter, expected: in_use });
         }
         for (below, above) in self.levels.iter().zip(&self.levels[1..]) {
             for (at, &word) in below.iter().enumerate() {
                 if (above[at / BITS] & (1 << (at % BITS)) != 0) != (word != 0) {
-                    return Err(format!("the bit of word {at} is wrong"));
+                    return Err(FrameIdsError::Bit { word: at });
                 }
             }
         }
         let skipped = &self.levels[LEVELS - 1][..self.first];
-        skipped.iter().all(|&word| word == 0).then_some(()).ok_or_else(|| "a skipped word".into())
+        skipped.iter().all(|&word| word == 0).then_some(()).ok_or(FrameIdsError::SkippedWord)
     }
 }
 
