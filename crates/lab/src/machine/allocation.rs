@@ -247,7 +247,7 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
         }
     }
     frames.drain_all();
-    frames.check()?;
+    frames.check().map_err(|e| e.to_string())?;
     Ok(measured)
 }
 

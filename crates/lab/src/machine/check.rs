@@ -69,7 +69,7 @@ impl Mem {
             return Err(format!("{dirty:?} file pages are dirty and written, {counted:?} counted"));
         }
         self.out.frames.drain_all();
-        self.out.frames.check()?;
+        self.out.frames.check().map_err(|e| e.to_string())?;
         let managed: u64 = self.out.frames.zones().iter().map(|z| z.state().managed()).sum();
         let free = self.free_pages();
         let used =

@@ -8,7 +8,7 @@
 //! ```
 //! `frames` has the zones and the per-CPU sets. `layout` describes a machine and chooses every
 //! mechanism. `checks` is the frame table of checked mode, `contig` allocates contiguous ranges,
-//! `text` writes the kernel's text formats.
+//! `text` writes the kernel's text formats. `contradiction` names what [`Frames::check`] finds.
 
 mod alloc;
 mod alone;
@@ -17,6 +17,7 @@ mod blocks;
 mod checks;
 mod claim;
 mod contig;
+mod contradiction;
 mod counter;
 mod cpulock;
 mod frames;
@@ -41,6 +42,7 @@ pub use blocks::{BlockInfo, BlockMap};
 pub use checks::{BadFree, BadUse, FrameTable};
 pub use claim::Cpu;
 pub use contig::ContigError;
+pub use contradiction::Contradiction;
 pub use counter::{Counters, ZoneItem};
 pub use cpulock::RemoteFence;
 pub use frames::{Frames, Zone};

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::blocks::BlockMap;
 use super::checks::FrameTable;
+use super::contradiction::Contradiction;
 use super::counter::{Counters, ZoneItem};
 use super::gate::Gate;
 use super::kinds::{AllocFlags, Checks, CmaCount, Migratetype, Order, ZoneKind};
@@ -55,7 +56,7 @@ impl Census for NoCensus {
 
 /// Free frames of a store, counted by category.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Totals {
+pub struct Totals {
     /// All free frames but isolated ones.
     pub free: i64,
     /// Free frames in CMA blocks.
@@ -455,5 +456,5 @@ pub trait FreeStore: Send + Sync + fmt::Debug {
 
     /// Checks the store in full and compares it with the zone's counters. Returns the first
     /// contradiction found.
-    fn check(&self, zone: &ZoneState) -> Result<(), String>;
+    fn check(&self, zone: &ZoneState) -> Result<(), Contradiction>;
 }

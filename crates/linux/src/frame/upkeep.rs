@@ -1,6 +1,7 @@
 //! Maintenance outside the hot paths: drains, the tick of each second, kswapd's flags, consistency
 //! checks.
 
+use super::contradiction::Contradiction;
 use super::counter::ZoneItem;
 use super::frames::{CpuSets, Frames, SCRATCH};
 use super::kinds::{Migratetype, ORDERS};
@@ -104,7 +105,7 @@ impl Frames {
     }
 
     /// Compares every store with itself and with the counters. Call this only at quiescence.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Contradiction> {
         for zone in &self.zones {
             zone.store.check(&zone.state)?;
             let counts = zone.store.counts();
@@ -123,12 +124,12 @@ impl Frames {
             for (item, pages) in expect {
                 let counted = zone.state.counters.snapshot(item);
                 if counted != pages {
-                    return Err(format!("{} is {counted}, should be {pages}", item.name()));
+                    return Err(Contradiction::Counter(item, counted, pages));
                 }
             }
             let reserve = zone.state.free_highatomic.load(Relaxed);
             if reserve != sum(|t| t == Migratetype::HighAtomic, 0) as i64 {
-                return Err(format!("free_highatomic is {reserve}"));
+                return Err(Contradiction::HighAtomic(reserve));
             }
         }
         Ok(())

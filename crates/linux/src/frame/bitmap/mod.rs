@@ -23,6 +23,7 @@ mod shard;
 
 use std::ops::Range;
 
+use super::contradiction::Contradiction;
 use super::counter::ZoneItem;
 use super::kinds::{
     AllocFlags, MAX_ORDER, Migratetype, ORDERS, Order, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES,
@@ -31,6 +32,7 @@ use super::lists::{may_claim, worth_claiming};
 use super::state::{FreeStore, Refill, Totals, Want, ZoneState};
 use super::sync::{AtomicU32, Mutex, MutexGuard, Relaxed, lock};
 use super::watermark::BlocksFree;
+pub use shard::Meta;
 use shard::Shard;
 
 const SHARDS_MAX: usize = 64;
@@ -405,7 +407,7 @@ impl FreeStore for Bitmaps {
         self.bytes + size_of_val(&*self.cells)
     }
 
-    fn check(&self, zone: &ZoneState) -> Result<(), String> {
+    fn check(&self, zone: &ZoneState) -> Result<(), Contradiction> {
         self.cells.iter().try_for_each(|cell| lock(&cell.shard).check(&zone.blocks))
     }
 }

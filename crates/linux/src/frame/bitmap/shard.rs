@@ -10,6 +10,7 @@
 //! * SHARD-5: `kind` is the type in the zone's pageblock map.
 
 use crate::frame::blocks::BlockMap;
+use crate::frame::contradiction::Contradiction;
 use crate::frame::kinds::{MAX_ORDER, Migratetype, ORDERS, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES};
 use crate::frame::state::Totals;
 
@@ -19,8 +20,9 @@ const NIL: u32 = u32::MAX;
 const PAIRED: u8 = u8::MAX - 1;
 const WHOLE: u8 = PAGEBLOCK_ORDER;
 
-#[derive(Clone, Copy, Debug)]
-struct Meta {
+/// One pageblock of a shard: its neighbours on its list, and what is free in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Meta {
     next: u32,
     prev: u32,
     free: u16,
@@ -410,11 +412,10 @@ impl Shard {
     }
 
     /// Checks SHARD-1 to SHARD-5.
-    pub(super) fn check(&self, map: &BlockMap) -> Result<(), String> {
+    pub(super) fn check(&self, map: &BlockMap) -> Result<(), Contradiction> {
         let mut totals = Totals::default();
         for (block, meta) in self.meta.iter().enumerate() {
-            let fail =
-                |what: &str| Err(format!("{what}: block {:#x}: {meta:?}", self.first(block)));
+            let fail = |rule| Err(Contradiction::Pageblock(rule, self.first(block), *meta));
             let max = self.bits[block].max_order();
             let paired = matches!(meta.class, MAX_ORDER | PAIRED);
             if max != if paired { WHOLE } else { meta.class } {
@@ -436,31 +437,29 @@ impl Shard {
             totals.add(meta.kind, i64::from(meta.free), Self::whole_pages(meta.class));
         }
         if totals != self.totals {
-            return Err(format!("SHARD-4: bits hold {totals:?}, totals say {:?}", self.totals));
+            return Err(Contradiction::ShardTotals(totals, self.totals));
         }
         self.check_lists()
     }
 
-    fn check_lists(&self) -> Result<(), String> {
+    fn check_lists(&self) -> Result<(), Contradiction> {
         let listed = self.meta.iter().filter(|m| m.class <= MAX_ORDER).count();
         let mut found = 0;
         for kind in Migratetype::ALL {
             for class in 0..ORDERS {
                 let (mut at, mut prev) = (self.heads[kind.index()][class], NIL);
                 if (at == NIL) == (self.nonempty[kind.index()] >> class & 1 == 1) {
-                    return Err(format!("SHARD-2: {kind:?} class {class} and its bit differ"));
+                    return Err(Contradiction::ListBit(kind, class));
                 }
                 while at != NIL && found <= listed {
                     let m = &self.meta[at as usize];
                     if (m.kind, m.class, m.prev) != (kind, class as u8, prev) {
-                        return Err(format!(
-                            "SHARD-2: block {at} on list {class} of {kind:?}: {m:?}"
-                        ));
+                        return Err(Contradiction::Listed(at, class, kind, *m));
                     }
                     (prev, at, found) = (at, m.next, found + 1);
                 }
             }
         }
-        if found == listed { Ok(()) } else { Err(format!("SHARD-2: {found} of {listed} on lists")) }
+        if found == listed { Ok(()) } else { Err(Contradiction::ListedCount(found, listed)) }
     }
 }

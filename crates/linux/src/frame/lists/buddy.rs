@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::frame::contradiction::Contradiction;
 use crate::frame::kinds::{
     MAX_ORDER, Migratetype, ORDERS, Order, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES,
 };
@@ -306,7 +307,7 @@ impl Buddy {
     }
 
     /// Checks LISTS-1 to LISTS-4.
-    pub(super) fn check(&self, zone: &ZoneState) -> Result<(), String> {
+    pub(super) fn check(&self, zone: &ZoneState) -> Result<(), Contradiction> {
         let mut totals = Totals::default();
         let mut listed = 0u64;
         for (order, lists) in self.lists.iter().enumerate() {
@@ -318,11 +319,11 @@ impl Buddy {
             }
         }
         if totals != self.totals {
-            return Err(format!("LISTS-4: lists hold {totals:?}, totals say {:?}", self.totals));
+            return Err(Contradiction::ListTotals(totals, self.totals));
         }
         let heads = self.head_order.iter().filter(|&&o| o != NOT_HEAD).count() as u64;
         if heads != listed {
-            return Err(format!("LISTS-1: {heads} heads, {listed} listed"));
+            return Err(Contradiction::Heads(heads, listed));
         }
         Ok(())
     }
@@ -333,24 +334,24 @@ impl Buddy {
         order: u8,
         t: Migratetype,
         list: &List,
-    ) -> Result<u64, String> {
+    ) -> Result<u64, Contradiction> {
         let (mut at, mut n) = (list.head, 0);
         while at != NIL && n < list.len {
             let pfn = self.start + at;
             if self.free_order(pfn) != Some(order) || pfn & ((1 << order) - 1) != 0 {
-                return Err(format!("LISTS-1: {pfn:#x} on list {order} is not such a head"));
+                return Err(Contradiction::NoHead(pfn, order));
             }
             if Self::type_of(zone, pfn) != t {
-                return Err(format!("LISTS-2: {pfn:#x} on the list of {t:?}"));
+                return Err(Contradiction::OtherType(pfn, t));
             }
             if order < MAX_ORDER && self.unmerged(zone, pfn, order) {
-                return Err(format!("LISTS-3: {pfn:#x} at order {order} has a free buddy"));
+                return Err(Contradiction::FreeBuddy(pfn, order));
             }
             n += 1;
             at = self.links[at as usize].next;
         }
         if at != NIL || n != list.len {
-            return Err(format!("LISTS-4: list {order} {t:?} is not {} long", list.len));
+            return Err(Contradiction::Length(order, t, list.len));
         }
         Ok(n)
     }

@@ -17,6 +17,7 @@ mod fallback;
 
 use std::ops::Range;
 
+use super::contradiction::Contradiction;
 use super::kinds::{Migratetype, ORDERS, Order, PAGEBLOCK_PAGES};
 use super::state::{FreeStore, Refill, Totals, Want, ZoneState};
 use super::sync::{AtomicU32, Mutex, Relaxed, lock};
@@ -143,7 +144,7 @@ impl FreeStore for Lists {
         self.len * Buddy::BYTES_PER_FRAME + std::mem::size_of::<Self>()
     }
 
-    fn check(&self, zone: &ZoneState) -> Result<(), String> {
+    fn check(&self, zone: &ZoneState) -> Result<(), Contradiction> {
         let buddy = lock(&self.buddy);
         debug_assert_eq!(self.start, zone.span.start);
         buddy.check(zone)
