@@ -21,7 +21,7 @@ pub fn parse(text: &str, total: u64) -> Result<u64, String> {
         "%" => return wrong("it is more than all of the memory"),
         unit => match ebb_swap::unit_shift(unit) {
             Ok(shift) => (1u64 << shift) as f64,
-            Err(why) => return wrong(&why),
+            Err(why) => return wrong(&why.to_string()),
         },
     };
     let bytes = number * factor;

@@ -1,5 +1,6 @@
 //! Errors of the store, with the tier, slot and byte concerned.
 
+use crate::RemoteError;
 use ebb_mm::types::SlotId;
 use std::fmt;
 use std::io;
@@ -103,8 +104,8 @@ pub enum StoreError {
     OpenRemote {
         /// The tier.
         name: TierName,
-        /// Address and reason, with advice.
-        why: String,
+        /// The reason.
+        why: RemoteError,
     },
     /// The store cannot create a kernel object.
     #[error("cannot create {what}: {source}")]

@@ -19,7 +19,6 @@
 //! branch for each operation.
 
 use ebb_mm::random::mix;
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -70,17 +69,35 @@ pub struct Plan {
     seed: u64,
 }
 
-/// Error in the text of a plan.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PlanError(String);
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+/// Mistake in the text of a plan. The first field is the part with the mistake.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The seed is no number.
+    #[error("\"{0}\": the seed is a whole number, as in seed=7")]
+    Seed(String),
+    /// The part has no `@`.
+    #[error("\"{0}\": write KIND@WHEN, as in read-error@0.01")]
+    NoWhen(String),
+    /// There is no such kind of fault.
+    #[error("\"{0}\": no such fault; there are {known}", known = KINDS.map(|(known, _)| known).join(", "))]
+    NoFault(String),
+    /// The time of a slow transfer is no time.
+    #[error("\"{0}\": \"{1}\" is no time; write 300us, 50ms or 2s")]
+    NoTime(String, String),
+    /// A slow transfer has no time.
+    #[error("\"{0}\": write {1}=50ms@WHEN")]
+    TimeMissing(String, String),
+    /// A fault without a time has one.
+    #[error("\"{0}\": {1} takes no value; write {1}@WHEN")]
+    Value(String, String),
+    /// The text after the `@` says nothing valid.
+    #[error(
+        "\"{0}\": \"{1}\" is no WHEN; write a probability (0.01), n100 (every 100th), once100 or \
+         from100"
+    )]
+    When(String, String),
 }
-
-impl std::error::Error for PlanError {}
 
 impl Plan {
     /// Parses a plan; see the module's description for the grammar.
@@ -88,9 +105,7 @@ impl Plan {
         let mut plan = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             if let Some(seed) = part.strip_prefix("seed=") {
-                plan.seed = seed.parse().map_err(|_| {
-                    PlanError(format!("\"{part}\": the seed is a whole number, as in seed=7"))
-                })?;
+                plan.seed = seed.parse().map_err(|_| PlanError::Seed(part.into()))?;
             } else {
                 plan.rules.push(parse_rule(part)?);
             }
@@ -101,33 +116,25 @@ impl Plan {
 
 fn parse_rule(part: &str) -> Result<Rule, PlanError> {
     let Some((kind, when)) = part.split_once('@') else {
-        return Err(PlanError(format!("\"{part}\": write KIND@WHEN, as in read-error@0.01")));
+        return Err(PlanError::NoWhen(part.into()));
     };
     let (name, time) = match kind.split_once('=') {
         Some((name, time)) => (name, Some(time)),
         None => (kind, None),
     };
     let Some(&(_, fault)) = KINDS.iter().find(|(known, _)| *known == name) else {
-        let known = KINDS.map(|(known, _)| known).join(", ");
-        return Err(PlanError(format!("\"{part}\": no such fault; there are {known}")));
+        return Err(PlanError::NoFault(part.into()));
     };
     let slow = matches!(fault, Fault::SlowRead | Fault::SlowWrite);
     let time = match (slow, time) {
-        (true, Some(time)) => parse_time(time).ok_or_else(|| {
-            PlanError(format!("\"{part}\": \"{time}\" is no time; write 300us, 50ms or 2s"))
-        })?,
-        (true, None) => return Err(PlanError(format!("\"{part}\": write {name}=50ms@WHEN"))),
-        (false, Some(_)) => {
-            return Err(PlanError(format!("\"{part}\": {name} takes no value; write {name}@WHEN")));
+        (true, Some(time)) => {
+            parse_time(time).ok_or_else(|| PlanError::NoTime(part.into(), time.into()))?
         }
+        (true, None) => return Err(PlanError::TimeMissing(part.into(), name.into())),
+        (false, Some(_)) => return Err(PlanError::Value(part.into(), name.into())),
         (false, None) => Duration::ZERO,
     };
-    let when = parse_when(when).ok_or_else(|| {
-        PlanError(format!(
-            "\"{part}\": \"{when}\" is no WHEN; write a probability (0.01), n100 (every 100th), \
-             once100 or from100"
-        ))
-    })?;
+    let when = parse_when(when).ok_or_else(|| PlanError::When(part.into(), when.into()))?;
     Ok(Rule { fault, when, time })
 }
 

@@ -51,8 +51,10 @@ pub use get::Source;
 pub use notice::Notice;
 pub use page::{Page, ZERO_PAGE, page_hash};
 pub use remote::ReadTimes;
-pub use remote::url::{Address, Password, RedisSpec};
-pub use spec::{TierSpec, TierSpecError, parse_tiers, unit_shift};
+pub use remote::open::RemoteError;
+pub use remote::tls::TrustError;
+pub use remote::url::{Address, Password, RedisSpec, UrlError};
+pub use spec::{SizeError, TierFault, TierSpec, TierSpecError, UnitError, parse_tiers, unit_shift};
 pub use stats::{StoreReads, StoreStats, TierStats};
 
 use crypt::Key;

@@ -6,8 +6,7 @@
 //! A PATH cannot contain a comma or a colon. The parser refuses such a path, because the part after
 //! the comma or colon is no valid tier or size.
 
-use crate::remote::url::{self, RedisSpec};
-use std::fmt;
+use crate::remote::url::{self, RedisSpec, UrlError};
 use std::path::PathBuf;
 
 /// One tier, as the user specified it.
@@ -30,24 +29,88 @@ pub enum TierSpec {
 }
 
 /// Error in a list of tiers.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("\"{text}\": at character {}: {fault}", .at + 1)]
 pub struct TierSpecError {
     /// The whole text, without passwords.
     pub text: String,
     /// Position of the error, in bytes from the start of the text.
     pub at: usize,
-    /// Description of the error, and what to type instead.
-    pub message: String,
+    /// The cause.
+    pub fault: TierFault,
 }
 
-impl fmt::Display for TierSpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\": at character {}: {}", self.text, self.at + 1, self.message)
-    }
+/// Mistake in one tier of a list. The text of an error says what to type instead.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TierFault {
+    /// Two tiers are compressed memory.
+    #[error("a second ram tier is not possible; give the first one the whole SIZE")]
+    SecondRam,
+    /// Compressed memory is not the first tier.
+    #[error("a ram tier cannot follow another tier; put ram first")]
+    LateRam,
+    /// There is nothing between two commas.
+    #[error("a tier is missing; {FORMS}")]
+    Missing,
+    /// The word is the name of no tier.
+    #[error("\"{0}\" is no tier; {FORMS}")]
+    Unknown(String),
+    /// Compressed memory has a path.
+    #[error("the ram tier has no PATH (\"{0}\"); write ram or ram:SIZE")]
+    RamPath(String),
+    /// A field follows the size of compressed memory.
+    #[error("\"{0}\" after the size; write ram or ram:SIZE")]
+    AfterRam(String),
+    /// A field follows the size of a file.
+    #[error("\"{0}\" after the size; write file[:PATH][:SIZE], PATH without a colon")]
+    AfterFile(String),
+    /// The field after the path of a file is no size.
+    #[error("{0} (a PATH contains no colon)")]
+    AfterPath(SizeError),
+    /// The field of a file is no size, and no path.
+    #[error("{0} (a PATH contains a /, for example ./{1})")]
+    NoPath(SizeError, String),
+    /// The size is not valid.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// The remote tier is not valid.
+    #[error(transparent)]
+    Remote(#[from] UrlError),
 }
 
-impl std::error::Error for TierSpecError {}
+/// Why a text is no size of a tier.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SizeError {
+    /// The text is empty.
+    #[error("a SIZE is missing; {EXAMPLES}")]
+    Missing,
+    /// The text does not begin with a number.
+    #[error("\"{0}\" is no SIZE; {EXAMPLES}")]
+    NoNumber(String),
+    /// The unit is not valid.
+    #[error("{0}; {EXAMPLES}")]
+    Unit(#[from] UnitError),
+    /// The number of bytes exceeds 64 bits.
+    #[error("\"{0}\" is more than 64 bits can count; {EXAMPLES}")]
+    TooLarge(String),
+    /// The size is 0.
+    #[error("a tier of size 0 can hold nothing; leave it out or {EXAMPLES}")]
+    Zero,
+}
 
+/// Why a text is no unit of size.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UnitError {
+    /// The unit is `MB` or the like.
+    #[error("the unit '{0}' is ambiguous (powers of 1000 or of 1024)")]
+    Ambiguous(String),
+    /// No unit has this name.
+    #[error("the unit '{0}' is unknown")]
+    Unknown(String),
+}
+
+const EXAMPLES: &str = "write bytes or a number with K, M, G or T, for example 512M";
 const FORMS: &str = "write ram[:SIZE], file[:PATH][:SIZE] or redis://HOST:PORT[:SIZE], for example ram:256M,file:8G";
 
 /// Parses a list of tiers, for example `ram:256M,file:/var/tmp:8G`.
@@ -55,20 +118,12 @@ pub fn parse_tiers(text: &str) -> Result<Vec<TierSpec>, TierSpecError> {
     let mut tiers = Vec::new();
     let mut at = 0;
     for part in split(text) {
-        let fail = |offset: usize, message: String| TierSpecError {
-            text: url::redact(text),
-            at: at + offset,
-            message,
-        };
-        let tier = parse_tier(part).map_err(|(offset, message)| fail(offset, message))?;
+        let fail =
+            |(offset, fault)| TierSpecError { text: url::redact(text), at: at + offset, fault };
+        let tier = parse_tier(part).map_err(fail)?;
         if matches!(tier, TierSpec::Ram { .. }) && !tiers.is_empty() {
             let twice = tiers.iter().any(|tier| matches!(tier, TierSpec::Ram { .. }));
-            let message = if twice {
-                "a second ram tier is not possible; give the first one the whole SIZE"
-            } else {
-                "a ram tier cannot follow another tier; put ram first"
-            };
-            return Err(fail(0, message.to_string()));
+            return Err(fail((0, if twice { TierFault::SecondRam } else { TierFault::LateRam })));
         }
         tiers.push(tier);
         at += part.len() + 1;
@@ -93,10 +148,10 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Parses one tier. An error is its offset in the part and its message.
-fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
+/// Parses one tier. An error comes with its offset in the part.
+fn parse_tier(part: &str) -> Result<TierSpec, (usize, TierFault)> {
     if url::is_url(part) {
-        return url::parse(part, parse_size).map(|spec| TierSpec::Redis(Box::new(spec)));
+        return url::parse(part).map(|spec| TierSpec::Redis(Box::new(spec)));
     }
     let mut fields = part.split(':');
     let kind = fields.next().unwrap_or_default();
@@ -106,21 +161,17 @@ fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
             let limit = match fields.next() {
                 None => None,
                 Some(size) if size.contains('/') => {
-                    let message =
-                        format!("the ram tier has no PATH (\"{size}\"); write ram or ram:SIZE");
-                    return Err((at, message));
+                    return Err((at, TierFault::RamPath(size.into())));
                 }
                 Some(size) => {
-                    let limit = parse_size(size).map_err(|message| (at, message))?;
+                    let limit = parse_size(size).map_err(|error| (at, error.into()))?;
                     at += size.len() + 1;
                     Some(limit)
                 }
             };
             match fields.next() {
                 None => Ok(TierSpec::Ram { limit }),
-                Some(rest) => {
-                    Err((at, format!("\"{rest}\" after the size; write ram or ram:SIZE")))
-                }
+                Some(rest) => Err((at, TierFault::AfterRam(rest.into()))),
             }
         }
         "file" => {
@@ -130,25 +181,20 @@ fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
                     path = Some(PathBuf::from(field));
                 } else if limit.is_none() {
                     // The user may mean a path by a field that is no size.
-                    let hint = if path.is_some() {
-                        "a PATH contains no colon".to_owned()
-                    } else {
-                        format!("a PATH contains a /, for example ./{field}")
+                    let fault = |error| match path {
+                        Some(_) => TierFault::AfterPath(error),
+                        None => TierFault::NoPath(error, field.into()),
                     };
-                    let size = parse_size(field);
-                    limit = Some(size.map_err(|message| (at, format!("{message} ({hint})")))?);
+                    limit = Some(parse_size(field).map_err(|error| (at, fault(error)))?);
                 } else {
-                    let message = format!(
-                        "\"{field}\" after the size; write file[:PATH][:SIZE], PATH without a colon"
-                    );
-                    return Err((at, message));
+                    return Err((at, TierFault::AfterFile(field.into())));
                 }
                 at += field.len() + 1;
             }
             Ok(TierSpec::File { path, limit })
         }
-        "" => Err((0, format!("a tier is missing; {FORMS}"))),
-        other => Err((0, format!("\"{other}\" is no tier; {FORMS}"))),
+        "" => Err((0, TierFault::Missing)),
+        other => Err((0, TierFault::Unknown(other.into()))),
     }
 }
 
@@ -156,39 +202,34 @@ fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
 /// `G`, `T` with or without `iB`, in upper or lower case.
 ///
 /// # Errors
-/// A message. `MB` and the like are refused, because they may mean powers of 1000 or of 1024.
-pub fn unit_shift(unit: &str) -> Result<u32, String> {
+/// `MB` and the like are refused, because they may mean powers of 1000 or of 1024.
+pub fn unit_shift(unit: &str) -> Result<u32, UnitError> {
     match unit.to_ascii_uppercase().as_str() {
         "" | "B" => Ok(0),
         "K" | "KIB" => Ok(10),
         "M" | "MIB" => Ok(20),
         "G" | "GIB" => Ok(30),
         "T" | "TIB" => Ok(40),
-        "KB" | "MB" | "GB" | "TB" => {
-            Err(format!("the unit '{unit}' is ambiguous (powers of 1000 or of 1024)"))
-        }
-        _ => Err(format!("the unit '{unit}' is unknown")),
+        "KB" | "MB" | "GB" | "TB" => Err(UnitError::Ambiguous(unit.into())),
+        _ => Err(UnitError::Unknown(unit.into())),
     }
 }
 
 /// Parses a size: bytes, or with a unit.
-fn parse_size(text: &str) -> Result<u64, String> {
-    const EXAMPLES: &str = "write bytes or a number with K, M, G or T, for example 512M";
+pub(crate) fn parse_size(text: &str) -> Result<u64, SizeError> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
-        let why = if text.is_empty() {
-            "a SIZE is missing".to_owned()
-        } else {
-            format!("\"{text}\" is no SIZE")
-        };
-        return Err(format!("{why}; {EXAMPLES}"));
+        return Err(match text {
+            "" => SizeError::Missing,
+            text => SizeError::NoNumber(text.into()),
+        });
     }
-    let shift = unit_shift(unit).map_err(|why| format!("{why}; {EXAMPLES}"))?;
+    let shift = unit_shift(unit)?;
     let size = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
     match size {
-        None => Err(format!("\"{text}\" is more than 64 bits can count; {EXAMPLES}")),
-        Some(0) => Err(format!("a tier of size 0 can hold nothing; leave it out or {EXAMPLES}")),
+        None => Err(SizeError::TooLarge(text.into())),
+        Some(0) => Err(SizeError::Zero),
         Some(size) => Ok(size),
     }
 }
@@ -319,7 +360,7 @@ mod tests {
         for (text, at, message) in table {
             let error = parse_tiers(text).expect_err(text);
             assert_eq!(error.at, at, "{text}: {error}");
-            assert!(error.message.contains(message), "{text}: {error}");
+            assert!(error.fault.to_string().contains(message), "{text}: {error}");
             assert!(error.to_string().contains(&format!("at character {}", at + 1)), "{error}");
         }
     }

@@ -20,11 +20,11 @@
 
 mod client;
 mod connection;
-mod open;
+pub(crate) mod open;
 pub(crate) mod readers;
 mod server;
 mod sweep;
-mod tls;
+pub(crate) mod tls;
 pub(crate) mod url;
 
 use crate::crypt::{Key, Seal};

@@ -5,8 +5,33 @@ pub(super) use with::{Stream, Trust, secure, trust};
 #[cfg(not(feature = "tls"))]
 pub(super) use without::{Trust, never, trust};
 
+/// Why TLS cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustError {
+    /// A certificate cannot be parsed.
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    /// The library of TLS refuses a certificate.
+    #[cfg(feature = "tls")]
+    #[error(transparent)]
+    Refused(#[from] rustls::Error),
+    /// The file of certificates contains none.
+    #[cfg(feature = "tls")]
+    #[error("the file has no certificate")]
+    Empty,
+    /// The program has no TLS.
+    #[cfg(not(feature = "tls"))]
+    #[error(
+        "this ebb was built without TLS; build it with: cargo build --release --package ebb-run"
+    )]
+    NotBuilt,
+}
+
 #[cfg(feature = "tls")]
 mod with {
+    use super::TrustError;
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, ServerName};
     use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -19,16 +44,15 @@ mod with {
     pub type Stream<T> = StreamOwned<ClientConnection, T>;
 
     /// Trusts servers with a certificate of `ca`, or else of an authority that the system knows.
-    pub fn trust(ca: Option<&[u8]>) -> std::result::Result<Trust, String> {
+    pub fn trust(ca: Option<&[u8]>) -> std::result::Result<Trust, TrustError> {
         let mut roots = RootCertStore::empty();
         match ca {
             Some(ca) => {
                 for certificate in CertificateDer::pem_slice_iter(ca) {
-                    let certificate = certificate.map_err(|error| error.to_string())?;
-                    roots.add(certificate).map_err(|error| error.to_string())?;
+                    roots.add(certificate?)?;
                 }
                 if roots.is_empty() {
-                    return Err("the file has no certificate".into());
+                    return Err(TrustError::Empty);
                 }
             }
             // Certificates that cannot be parsed are skipped.
@@ -38,8 +62,7 @@ mod with {
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
+            .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
         Ok(Arc::new(config.with_no_client_auth()))
     }
@@ -57,9 +80,8 @@ mod without {
     /// No value exists, because there is no TLS.
     pub enum Trust {}
 
-    pub fn trust(_ca: Option<&[u8]>) -> Result<Trust, String> {
-        Err("this ebb was built without TLS; build it with: cargo build --release --package ebb-run"
-            .into())
+    pub fn trust(_ca: Option<&[u8]>) -> Result<Trust, super::TrustError> {
+        Err(super::TrustError::NotBuilt)
     }
 
     /// Is never called, because no `Trust` exists.

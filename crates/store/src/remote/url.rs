@@ -4,6 +4,7 @@
 //! `rediss://` uses TLS. Special characters in a user or password (`@ / : , ? %`) are written as
 //! `%XX`.
 
+use crate::spec::{TierFault, parse_size};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -121,17 +122,66 @@ pub(crate) fn redact(text: &str) -> String {
     out + rest
 }
 
-type Fault = (usize, String);
+/// Mistake in a remote tier. No error contains a part of a password.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// The text has no `://`.
+    #[error("write a remote tier as redis://HOST:PORT, {EXAMPLE}")]
+    NoScheme,
+    /// A character of the user or password is not encoded.
+    #[error("write special characters of a user or password (/ ? @ : , %) as %XX; / is %2F")]
+    NotEncoded,
+    /// A `%` of the user or password does not begin a byte.
+    #[error("two hexadecimal digits follow a %; write % itself as %25")]
+    Percent,
+    /// A field follows a port that is not the last.
+    #[error("\"{0}\" after the port; a SIZE comes last, {EXAMPLE}")]
+    EarlySize(String),
+    /// Two hosts are the same.
+    #[error("{0} is named twice")]
+    Twice(Address),
+    /// The database is no number.
+    #[error("\"{0}\" is no number of a database; write /0, or leave it out")]
+    NoDatabase(String),
+    /// A cluster has another database than 0.
+    #[error("a cluster has only database 0; leave the number out")]
+    ClusterDatabase,
+    /// A time to wait is no such number of seconds. The name of the option follows.
+    #[error("\"{0}\" is no time to wait; write seconds, 1 to {WAIT_MAX_SECONDS}, as {1}=30")]
+    NoTime(String, String),
+    /// The count of replicas is no such number.
+    #[error("\"{0}\" is no number of replicas; write 0 to 100, as replicas=1")]
+    NoReplicas(String),
+    /// An option has no file.
+    #[error("the file of {0} is missing; write {0}=/etc/ebb/{0}")]
+    NoFile(String),
+    /// Certificates are named for a server without TLS.
+    #[error("ca needs TLS; write rediss://, or leave ca out")]
+    CaWithoutTls,
+    /// A password and a file of a password are named.
+    #[error("there is a password already; leave out one of the two")]
+    TwoPasswords,
+    /// No option has this name.
+    #[error("\"{0}\" is no option; there are wait, answer, replicas, ca and password-file")]
+    UnknownOption(String),
+    /// A host begins with a bracket that is not closed.
+    #[error("a ] is missing; write [::1]:6379")]
+    Bracket,
+    /// The host is empty.
+    #[error("a HOST is missing; write redis://HOST:PORT, {EXAMPLE}")]
+    NoHost,
+    /// The port is no such number.
+    #[error("\"{0}\" is no port; write redis://HOST:PORT, a SIZE after the port, {EXAMPLE}")]
+    NoPort(String),
+}
 
-/// Parses one tier. An error is its offset in the text and its message, which contains no part of a
-/// password.
-pub(crate) fn parse(
-    text: &str,
-    parse_size: impl Fn(&str) -> Result<u64, String>,
-) -> Result<RedisSpec, Fault> {
+/// Parses one tier. An error comes with its offset in the text.
+pub(crate) fn parse(text: &str) -> Result<RedisSpec, (usize, TierFault)> {
     let at = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
+    let fail = |part: &str, error: UrlError| (at(part), TierFault::Remote(error));
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err((0, format!("write a remote tier as redis://HOST:PORT, {EXAMPLE}")));
+        return Err(fail(text, UrlError::NoScheme));
     };
     let (login, rest) = match rest.rsplit_once('@') {
         Some((login, rest)) => (Some(login), rest),
@@ -141,16 +191,11 @@ pub(crate) fn parse(
         None => (None, None),
         Some(login) => {
             if let Some(odd) = login.find(['/', '?', '@']) {
-                let message =
-                    "write special characters of a user or password (/ ? @ : , %) as %XX; / is %2F";
-                return Err((at(login) + odd, message.into()));
+                return Err(fail(&login[odd..], UrlError::NotEncoded));
             }
             let (user, password) = login.split_once(':').unwrap_or((login, ""));
-            let decode = |part: &str| {
-                percent_decode(part).ok_or_else(|| {
-                    (at(part), "two hexadecimal digits follow a %; write % itself as %25".into())
-                })
-            };
+            let decode =
+                |part: &str| percent_decode(part).ok_or_else(|| fail(part, UrlError::Percent));
             let (user, password) = (decode(user)?, decode(password)?);
             let some = |text: String| (!text.is_empty()).then_some(text);
             (some(user), some(password).map(Password::new))
@@ -164,18 +209,15 @@ pub(crate) fn parse(
     for (number, host) in hosts.split(',').enumerate() {
         let last = number + 1 == count && tail.is_empty();
         let (address, after) =
-            parse_host(host).map_err(|(offset, message)| (at(host) + offset, message))?;
+            parse_host(host).map_err(|(offset, error)| fail(&host[offset..], error))?;
         if let Some(after) = after {
             if !last {
-                return Err((
-                    at(after),
-                    format!("\"{after}\" after the port; a SIZE comes last, {EXAMPLE}"),
-                ));
+                return Err(fail(after, UrlError::EarlySize(after.into())));
             }
             size = Some(after);
         }
         if addresses.contains(&address) {
-            return Err((at(host), format!("{address} is named twice")));
+            return Err(fail(host, UrlError::Twice(address)));
         }
         addresses.push(address);
     }
@@ -185,7 +227,7 @@ pub(crate) fn parse(
     };
     let size = size.or(after);
     let limit =
-        size.map(|size| parse_size(size).map_err(|message| (at(size), message))).transpose()?;
+        size.map(|size| parse_size(size).map_err(|error| (at(size), error.into()))).transpose()?;
     let mut spec = RedisSpec {
         tls: scheme == "rediss",
         user,
@@ -201,20 +243,18 @@ pub(crate) fn parse(
     };
     let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
     if let Some(db) = path.strip_prefix('/').filter(|db| !db.is_empty()) {
-        spec.db = db.parse().map_err(|_| {
-            (at(db), format!("\"{db}\" is no number of a database; write /0, or leave it out"))
-        })?;
+        spec.db = db.parse().map_err(|_| fail(db, UrlError::NoDatabase(db.into())))?;
     }
     if spec.db != 0 && spec.hosts.len() > 1 {
-        return Err((at(path), "a cluster has only database 0; leave the number out".into()));
+        return Err(fail(path, UrlError::ClusterDatabase));
     }
     for option in query.split('&').filter(|option| !option.is_empty()) {
-        set(&mut spec, option).map_err(|message| (at(option), message))?;
+        set(&mut spec, option).map_err(|error| fail(option, error))?;
     }
     Ok(spec)
 }
 
-fn set(spec: &mut RedisSpec, option: &str) -> Result<(), String> {
+fn set(spec: &mut RedisSpec, option: &str) -> Result<(), UrlError> {
     let (name, value) = option.split_once('=').unwrap_or((option, ""));
     match (name, value.parse::<u64>()) {
         ("wait", Ok(seconds @ 1..=WAIT_MAX_SECONDS)) => spec.wait = Duration::from_secs(seconds),
@@ -222,41 +262,30 @@ fn set(spec: &mut RedisSpec, option: &str) -> Result<(), String> {
             spec.answer = Duration::from_secs(seconds);
         }
         ("wait" | "answer", _) => {
-            return Err(format!(
-                "\"{value}\" is no time to wait; write seconds, 1 to {WAIT_MAX_SECONDS}, as {name}=30"
-            ));
+            return Err(UrlError::NoTime(value.into(), name.into()));
         }
         ("replicas", Ok(count @ 0..=100)) => spec.replicas = Some(count as u32),
-        ("replicas", _) => {
-            return Err(format!(
-                "\"{value}\" is no number of replicas; write 0 to 100, as replicas=1"
-            ));
-        }
+        ("replicas", _) => return Err(UrlError::NoReplicas(value.into())),
         ("ca" | "password-file", _) if value.is_empty() => {
-            return Err(format!("the file of {name} is missing; write {name}=/etc/ebb/{name}"));
+            return Err(UrlError::NoFile(name.into()));
         }
-        ("ca", _) if !spec.tls => {
-            return Err("ca needs TLS; write rediss://, or leave ca out".into());
-        }
+        ("ca", _) if !spec.tls => return Err(UrlError::CaWithoutTls),
         ("ca", _) => spec.ca = Some(value.into()),
         ("password-file", _) if spec.password.is_some() => {
-            return Err("there is a password already; leave out one of the two".into());
+            return Err(UrlError::TwoPasswords);
         }
         ("password-file", _) => spec.password_file = Some(value.into()),
-        _ => {
-            return Err(format!(
-                "\"{name}\" is no option; there are wait, answer, replicas, ca and password-file"
-            ));
-        }
+        _ => return Err(UrlError::UnknownOption(name.into())),
     }
     Ok(())
 }
 
-/// Parses HOST, HOST:PORT or HOST:PORT:SIZE; the host may be in brackets.
-fn parse_host(text: &str) -> Result<(Address, Option<&str>), Fault> {
+/// Parses HOST, HOST:PORT or HOST:PORT:SIZE; the host may be in brackets. An error comes with its
+/// offset in the text.
+fn parse_host(text: &str) -> Result<(Address, Option<&str>), (usize, UrlError)> {
     let (host, rest) = if let Some(inside) = text.strip_prefix('[') {
         let Some((host, rest)) = inside.split_once(']') else {
-            return Err((0, "a ] is missing; write [::1]:6379".into()));
+            return Err((0, UrlError::Bracket));
         };
         (host, rest.strip_prefix(':'))
     } else {
@@ -266,7 +295,7 @@ fn parse_host(text: &str) -> Result<(Address, Option<&str>), Fault> {
         }
     };
     if host.is_empty() {
-        return Err((0, format!("a HOST is missing; write redis://HOST:PORT, {EXAMPLE}")));
+        return Err((0, UrlError::NoHost));
     }
     let Some(rest) = rest else { return Ok((Address { host: host.into(), port: PORT }, None)) };
     let (port, after) = match rest.split_once(':') {
@@ -276,12 +305,7 @@ fn parse_host(text: &str) -> Result<(Address, Option<&str>), Fault> {
     let offset = port.as_ptr() as usize - text.as_ptr() as usize;
     match port.parse() {
         Ok(port @ 1..) => Ok((Address { host: host.into(), port }, after)),
-        _ => Err((
-            offset,
-            format!(
-                "\"{port}\" is no port; write redis://HOST:PORT, a SIZE after the port, {EXAMPLE}"
-            ),
-        )),
+        _ => Err((offset, UrlError::NoPort(port.into()))),
     }
 }
 
