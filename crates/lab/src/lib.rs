@@ -9,7 +9,7 @@
 //! * [`machine`]: a simulated machine in virtual time; [`workload`]: the programs that run on it.
 //! * [`scenario`]: published results as files; [`experiment`]: comparisons with intervals.
 //! * [`fuzz`]: machines drawn at random, and rules that no machine may break.
-//! * [`cli`]: the commands of `ebb lab` as a library.
+//! * [`value`]: errors of parameters; [`cli`]: the commands of `ebb lab` as a library.
 #![forbid(unsafe_code)]
 
 pub mod baseline;
@@ -24,4 +24,5 @@ pub mod replay;
 pub mod report;
 pub mod scenario;
 pub mod trace;
+pub mod value;
 pub mod workload;

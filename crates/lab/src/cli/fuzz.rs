@@ -88,7 +88,7 @@ struct Told {
 
 /// Runs `ebb lab fuzz`.
 pub fn run(args: &FuzzArgs) -> anyhow::Result<ExitCode> {
-    let only = args.only.as_deref().map(oracle::find).transpose().map_err(anyhow::Error::msg)?;
+    let only = args.only.as_deref().map(oracle::find).transpose()?;
     if !args.files.is_empty() {
         return files(args, only);
     }

@@ -19,7 +19,8 @@ use crate::machine::pressure::Reading;
 use crate::machine::{Patience, Sample, Tracepoints};
 use crate::mrc::Curve;
 use crate::scenario::{
-    ArmSpec, Metrics, Published, Scenario, ScenarioError, metric_names, no_tracepoints, run_traced,
+    ArmSpec, Metrics, Published, RunError, Scenario, ScenarioError, metric_names, no_tracepoints,
+    run_traced,
 };
 
 /// A scenario with everything decided but the seed.
@@ -512,7 +513,7 @@ pub fn beside_sizes(mut results: Vec<Results>, factors: &[f64]) -> Vec<Results> 
     results
 }
 
-fn run_one(run: &Run) -> Result<Outcome, String> {
+fn run_one(run: &Run) -> Result<Outcome, RunError> {
     let tracepoints =
         run.events.as_deref().map(|path| tracepoints(path, &run.label)).transpose()?;
     let patience = Patience::default();
@@ -520,15 +521,15 @@ fn run_one(run: &Run) -> Result<Outcome, String> {
         run_traced(&run.scenario, run.seed, run.samples, patience, tracepoints)?;
     let touches = outcome.trace.touches();
     let curves = if run.curves && !touches.is_empty() {
-        crate::mrc::of_touches(touches).map_err(|e| e.to_string())?
+        crate::mrc::of_touches(touches)?
     } else {
         Vec::new()
     };
     Ok(Outcome { metrics, samples: outcome.samples, curves, pressure: outcome.pressure })
 }
 
-fn tracepoints(path: &Path, label: &str) -> Result<Tracepoints, String> {
-    let file = File::create(path).map_err(|e| format!("{}: {e}", path.display()))?;
+fn tracepoints(path: &Path, label: &str) -> Result<Tracepoints, RunError> {
+    let file = File::create(path).map_err(|e| RunError::EventFile(path.into(), e))?;
     Ok(Tracepoints::new(Box::new(BufWriter::new(file)), label))
 }
 
@@ -539,7 +540,7 @@ fn spread(
 ) -> anyhow::Result<Vec<Outcome>> {
     let next = AtomicUsize::new(0);
     let ended = AtomicUsize::new(0);
-    let results: Vec<Mutex<Option<Result<Outcome, String>>>> =
+    let results: Vec<Mutex<Option<Result<Outcome, RunError>>>> =
         runs.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, runs.len().max(1)) {
@@ -548,18 +549,18 @@ fn spread(
                     // Relaxed: the threads share nothing but the number itself.
                     let i = next.fetch_add(1, Relaxed);
                     let Some(run) = runs.get(i) else { break };
-                    let done = run_one(run).map_err(|e| format!("{}: {e}", run.label));
                     *results[i].lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                        Some(done);
+                        Some(run_one(run));
                     progress(ended.fetch_add(1, Relaxed) + 1, runs.len());
                 }
             });
         }
     });
     let mut done = Vec::new();
-    for cell in results {
+    for (run, cell) in runs.iter().zip(results) {
         let result = cell.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        done.push(result.unwrap_or(Err("a run was lost".into())).map_err(anyhow::Error::msg)?);
+        let Some(result) = result else { anyhow::bail!("a run was lost") };
+        done.push(result.map_err(|e| anyhow::anyhow!("{}: {e}", run.label))?);
     }
     Ok(done)
 }

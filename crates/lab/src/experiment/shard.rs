@@ -35,25 +35,30 @@ pub struct Shard {
     of: usize,
 }
 
-impl FromStr for Shard {
-    type Err = String;
+/// A text names no shard.
+#[derive(Debug, thiserror::Error)]
+#[error("expected I/N, such as 1/4 to 4/4, N at most {SHARDS_MAX}")]
+pub struct ShardError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Shard {
+    type Err = ShardError;
+
+    fn from_str(text: &str) -> Result<Self, ShardError> {
         let pair = text.split_once('/');
         let numbers = pair.and_then(|(number, of)| number.parse().ok().zip(of.parse().ok()));
         match numbers {
             Some((number, of)) if (1..=of).contains(&number) && of <= SHARDS_MAX => {
                 Ok(Self { number, of })
             }
-            _ => Err(format!("expected I/N, such as 1/4 to 4/4, N at most {SHARDS_MAX}")),
+            _ => Err(ShardError),
         }
     }
 }
 
 impl TryFrom<String> for Shard {
-    type Error = String;
+    type Error = ShardError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, ShardError> {
         text.parse()
     }
 }

@@ -237,7 +237,12 @@ mod tests {
 
     #[test]
     fn a_wrong_name_of_a_rule_is_answered_with_the_right_one() {
-        assert!(oracle::find("false-ooms").unwrap_err().contains("did you mean \"false-oom\"?"));
+        assert!(
+            oracle::find("false-ooms")
+                .unwrap_err()
+                .to_string()
+                .contains("did you mean \"false-oom\"?")
+        );
         assert!(hunt(&hunt_of(&["gen.wlak=off"], 1, None), &|_| false).is_err());
     }
 }

@@ -7,16 +7,15 @@
 //! * ORACLE-1: a rule uses only figures of virtual time and counts, so it gives one answer on every
 //!   computer.
 
-use crate::machine::live::{OUT_OF_MEMORY, THRASHING};
-use crate::machine::{Outcome, Patience};
-use crate::scenario::{Scenario, run_with};
+use crate::machine::{Outcome, Patience, Stuck};
+use crate::scenario::{RunError, Scenario, run_with};
 
 /// A machine under examination.
 pub struct Seen<'a> {
     /// Scenario that ran.
     pub scenario: &'a Scenario,
     /// Outcome of the run.
-    pub run: &'a Result<Outcome, String>,
+    pub run: &'a Result<Outcome, RunError>,
 }
 
 /// A rule.
@@ -98,7 +97,7 @@ pub const ORACLES: &[Oracle] = &[
     Oracle {
         name: "livelock",
         rule: "no measured thread makes progress for 60 s of virtual time, or 4,000 events happen at one moment of it",
-        check: |seen| seen.failed_with("stands still"),
+        check: |seen| seen.failed_with(|end| matches!(end, Stuck::Still(..))),
     },
     Oracle {
         name: "lost-wake-up",
@@ -169,15 +168,20 @@ pub const ORACLES: &[Oracle] = &[
     },
 ];
 
+/// No rule has the first name. The second is the nearest.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no oracle {0:?}; did you mean {1:?}? docs/fuzz.md has them all")]
+pub struct UnknownOracle(String, String);
+
 /// Returns the rule of this name.
 ///
 /// # Errors
 /// Fails if there is none of this name.
-pub fn find(name: &str) -> Result<&'static Oracle, String> {
+pub fn find(name: &str) -> Result<&'static Oracle, UnknownOracle> {
     let names = ORACLES.iter().map(|o| o.name);
     ORACLES.iter().find(|o| o.name == name).ok_or_else(|| {
         let best = ebb_mm::nearest::nearest(name, names).unwrap_or_default();
-        format!("there is no oracle {name:?}; did you mean {best:?}? docs/fuzz.md has them all")
+        UnknownOracle(name.into(), best.into())
     })
 }
 
@@ -185,7 +189,7 @@ pub fn find(name: &str) -> Result<&'static Oracle, String> {
 ///
 /// # Errors
 /// Returns the reason that stopped the run.
-pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
+pub fn run(scenario: &Scenario) -> Result<Outcome, RunError> {
     run_with(scenario, RUN_SEED, 0, PATIENCE).map(|(_, outcome)| outcome)
 }
 
@@ -194,21 +198,24 @@ impl Seen<'_> {
         self.run.as_ref().ok()
     }
 
-    fn failed_with(&self, words: &str) -> Option<String> {
-        self.run.as_ref().err().filter(|error| error.starts_with(words)).cloned()
+    fn failed_with(&self, end: fn(&Stuck) -> bool) -> Option<String> {
+        match self.run {
+            Err(error @ RunError::Stuck(stuck)) if end(stuck) => Some(error.to_string()),
+            _ => None,
+        }
     }
 }
 
-/// Ends of a run that violate no law. Other rules cover them, or, under Ebb, all storage is full.
-const OTHER_ENDS: [&str; 4] = ["stands still", "nothing will wake", OUT_OF_MEMORY, THRASHING];
-
 fn books(seen: &Seen<'_>) -> Option<String> {
     let error = seen.run.as_ref().err()?;
-    (!OTHER_ENDS.iter().any(|words| error.starts_with(words))).then(|| error.clone())
+    // A run that is stuck violates no law. Other rules cover it, or all storage of Ebb is full.
+    (!matches!(error, RunError::Stuck(_))).then(|| error.to_string())
 }
 
 fn lost_wake_up(seen: &Seen<'_>) -> Option<String> {
-    let Some(outcome) = seen.outcome() else { return seen.failed_with("nothing will wake") };
+    let Some(outcome) = seen.outcome() else {
+        return seen.failed_with(|end| matches!(end, Stuck::Asleep(_)));
+    };
     let ns = outcome.signs.wake_ns;
     (ns > WAKE_NS_MAX)
         .then(|| format!("kswapd was woken and took no step for {} ms", ns / 1_000_000))

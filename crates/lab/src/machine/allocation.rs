@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ebb_linux::frame::{
-    Checks, CmaCount, Config, Frames, Gfp, Meter, NoHost, Order, PcpRule, Request, ZoneKind,
-    ZoneSpec,
+    BadFree, Checks, CmaCount, Config, Contradiction, Frames, Gfp, LayoutError, Meter, NoHost,
+    Order, PcpRule, Request, ZoneKind, ZoneSpec,
 };
 use ebb_mm::types::Pfn;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::histogram::Histogram;
+use crate::value::ValueError;
 use ebb_mm::random::Random;
 
 /// When frames are checked.
@@ -91,21 +92,19 @@ impl Allocation {
     /// # Errors
     /// There are more cores than CPUs, or none. There is nothing to take, or to measure. Memory
     /// delivers nothing.
-    pub(crate) fn check(&self, cpus: usize) -> Result<(), String> {
+    pub(crate) fn check(&self, cpus: usize) -> Result<(), ValueError> {
         if self.cores == 0 || self.cores > cpus {
-            return Err(format!("cores = {}: expected 1 to {cpus}, machine.cpus", self.cores));
+            return Err(ValueError::Cores(self.cores, cpus));
         }
         if self.batch == 0 {
-            return Err("batch = 0: expected 1 block or more".into());
+            return Err(ValueError::Count("batch", 0, "1 block or more"));
         }
         if self.rounds < 2 {
-            return Err(format!(
-                "rounds = {}: expected 2 or more, the first is not measured",
-                self.rounds
-            ));
+            let range = "2 or more, the first is not measured";
+            return Err(ValueError::Count("rounds", self.rounds as u64, range));
         }
         if self.memory_gb_s <= 0.0 {
-            return Err(format!("memory_gb_s = {}: expected more than 0", self.memory_gb_s));
+            return Err(ValueError::Number("memory_gb_s", self.memory_gb_s, "more than 0"));
         }
         Ok(())
     }
@@ -199,15 +198,35 @@ pub struct Measured {
     pub drains: u64,
 }
 
+/// Why the benchmark failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocationError {
+    /// No frame was free.
+    #[error("the allocator ran dry")]
+    RanDry,
+    /// There is no such order.
+    #[error("order: expected 0 to 10")]
+    Order,
+    /// The allocator refused a block.
+    #[error("{0:?}")]
+    BadFree(BadFree),
+    /// There is no such machine.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The allocator does not balance.
+    #[error(transparent)]
+    Frames(#[from] Contradiction),
+}
+
 /// Runs the benchmark on a machine of `cpus`, of which some may be idle. With more CPUs a per-CPU
 /// set has fewer frames.
 ///
 /// # Errors
 /// The allocator ran dry or does not balance.
-pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
+pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, AllocationError> {
     let holds = Arc::new(Holds::default());
     let frames = build(a, cpus, &holds)?;
-    let order = Order::new(a.order).ok_or("order: expected 0 to 10")?;
+    let order = Order::new(a.order).ok_or(AllocationError::Order)?;
     let request = Request::new(Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT), order);
     let block = 1u64 << a.order;
     let mut random = Random(seed);
@@ -217,7 +236,7 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
         let (mut refills, mut drains) = (0, 0);
         let taken = phase(a, &mut random, |cpu, now, noise, shared| {
             let (before, sets) = (holds.0.load(Relaxed), frames.pages_in_set(cpu, 0));
-            let pfn = frames.alloc_on(cpu, &request, &NoHost).ok_or("the allocator ran dry")?;
+            let pfn = frames.alloc_on(cpu, &request, &NoHost).ok_or(AllocationError::RanDry)?;
             held[cpu].push(pfn);
             let mut now = now + a.pop_ns * noise;
             if holds.0.load(Relaxed) > before {
@@ -232,7 +251,7 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
         let given = phase(a, &mut random, |cpu, now, noise, shared| {
             let sets = frames.pages_in_set(cpu, 0);
             let pfn = held[cpu].pop().expect("as many are given as were taken");
-            frames.free_on(cpu, pfn, order).map_err(|e| format!("{e:?}"))?;
+            frames.free_on(cpu, pfn, order).map_err(AllocationError::BadFree)?;
             let drained = (sets + block).saturating_sub(frames.pages_in_set(cpu, 0)) / block;
             let now = now + a.push_ns * noise;
             let lock = &mut shared.lock;
@@ -247,7 +266,7 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
         }
     }
     frames.drain_all();
-    frames.check().map_err(|e| e.to_string())?;
+    frames.check()?;
     Ok(measured)
 }
 
@@ -257,7 +276,7 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
 const PCP_6_2: PcpRule = PcpRule::Fixed { high: 252, batch: 63, huge_high: 2, huge_batch: 2 };
 
 /// Builds a node for the benchmark.
-fn build(a: &Allocation, cpus: usize, holds: &Arc<Holds>) -> Result<Frames, String> {
+fn build(a: &Allocation, cpus: usize, holds: &Arc<Holds>) -> Result<Frames, LayoutError> {
     let blocks = cpus * (a.batch + 64);
     let frames = (blocks << a.order).next_multiple_of(1 << 10).max(1 << 16) as u32 * 2;
     let mut zone = ZoneSpec::new(ZoneKind::Normal, 0..frames);
@@ -277,7 +296,7 @@ fn build(a: &Allocation, cpus: usize, holds: &Arc<Holds>) -> Result<Frames, Stri
         config.pcp = Some(PCP_6_2);
     }
     config.meter = Some(Arc::clone(holds) as Arc<dyn Meter>);
-    config.build().map_err(|e| e.to_string())
+    config.build()
 }
 
 /// Lets all cores do a batch of steps from about one moment on. `step` takes the CPU, its time,
@@ -286,8 +305,8 @@ fn build(a: &Allocation, cpus: usize, holds: &Arc<Holds>) -> Result<Frames, Stri
 fn phase(
     a: &Allocation,
     random: &mut Random,
-    mut step: impl FnMut(usize, f64, f64, &mut Shared) -> Result<f64, String>,
-) -> Result<Vec<f64>, String> {
+    mut step: impl FnMut(usize, f64, f64, &mut Shared) -> Result<f64, AllocationError>,
+) -> Result<Vec<f64>, AllocationError> {
     let mut shared = Shared::new();
     let mut left = vec![a.batch; a.cores];
     let mut took = Vec::with_capacity(a.cores * a.batch);
@@ -427,12 +446,12 @@ mod tests {
     #[test]
     fn more_cores_than_the_machine_has_and_nothing_to_measure_are_refused() {
         let told = Allocation { cores: 3, ..spec() }.check(2).unwrap_err();
-        assert_eq!(told, "cores = 3: expected 1 to 2, machine.cpus");
+        assert_eq!(told.to_string(), "cores = 3: expected 1 to 2, machine.cpus");
         let told = Allocation { batch: 0, ..spec() }.check(2).unwrap_err();
-        assert_eq!(told, "batch = 0: expected 1 block or more");
+        assert_eq!(told.to_string(), "batch = 0: expected 1 block or more");
         let told = Allocation { rounds: 1, ..spec() }.check(2).unwrap_err();
-        assert_eq!(told, "rounds = 1: expected 2 or more, the first is not measured");
+        assert_eq!(told.to_string(), "rounds = 1: expected 2 or more, the first is not measured");
         let told = Allocation { memory_gb_s: 0.0, ..spec() }.check(2).unwrap_err();
-        assert_eq!(told, "memory_gb_s = 0: expected more than 0");
+        assert_eq!(told.to_string(), "memory_gb_s = 0: expected more than 0");
     }
 }

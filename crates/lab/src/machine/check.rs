@@ -6,13 +6,40 @@ use ebb_mm::space::Backing;
 use ebb_mm::types::Vpn;
 
 use super::mem::{Mem, cx};
+use ebb_linux::frame::Contradiction;
+
+/// A conservation law that does not hold.
+#[derive(Debug, thiserror::Error)]
+pub enum BooksError {
+    /// A memcg (its index) is charged for another number of pages than it has.
+    #[error("memcg {0}: {1} pages are present, {2} charged")]
+    Charge(usize, u64, u64),
+    /// The stored pages, outside and inside of memory, are not as many as the slots.
+    #[error("{0} pages outside and {1} inside are stored in {2} slots")]
+    Slots(u64, usize, u64),
+    /// The file pages that are dirty and under writeback are not as many as counted.
+    #[error("{0:?} file pages are dirty and written, {1:?} counted")]
+    Dirty([u64; 2], [u64; 2]),
+    /// The frames of a store, or their counters, contradict each other.
+    #[error(transparent)]
+    Frames(#[from] Contradiction),
+    /// The free and the used frames are not as many as the machine manages.
+    #[error("{0} frames free and {1} in use of {2}")]
+    Managed(u64, u64, u64),
+    /// LIVE-1: the budget has another number of pages than there are.
+    #[error("LIVE-1: the budget holds {0} pages, {1} are known")]
+    Budget(u64, u64),
+    /// LIVE-2: the pages in compressed memory are not as many as their slots.
+    #[error("LIVE-2: {0} pages are near, {1} slots are")]
+    Near(u64, usize),
+}
 
 impl Mem {
     /// Checks every conservation law.
     ///
     /// # Errors
     /// Returns which law does not hold.
-    pub fn check(&mut self, now: u64) -> Result<(), String> {
+    pub fn check(&mut self, now: u64) -> Result<(), BooksError> {
         if let Some(live) = &self.live {
             return live.check();
         }
@@ -53,29 +80,27 @@ impl Mem {
         for (id, pages) in charged.into_iter().enumerate() {
             let usage = self.out.groups.usage(MemcgId(id as u16 + 1));
             if pages != usage {
-                return Err(format!("memcg {id}: {pages} pages are present, {usage} charged"));
+                return Err(BooksError::Charge(id, pages, usage));
             }
         }
         let kept = inside.iter().filter(|&&pfn| self.folios.word(pfn).has(Word::SWAPCACHE)).count();
-        if outside + kept as u64 != self.out.stored.slots() {
-            let slots = self.out.stored.slots();
-            return Err(format!(
-                "{outside} pages outside and {kept} inside are stored in {slots} slots"
-            ));
+        let slots = self.out.stored.slots();
+        if outside + kept as u64 != slots {
+            return Err(BooksError::Slots(outside, kept, slots));
         }
         self.out.stored.check(&cx, inside.into_iter());
         let counted = [self.out.cache.dirty(), self.out.cache.writing()];
         if dirty != counted {
-            return Err(format!("{dirty:?} file pages are dirty and written, {counted:?} counted"));
+            return Err(BooksError::Dirty(dirty, counted));
         }
         self.out.frames.drain_all();
-        self.out.frames.check().map_err(|e| e.to_string())?;
+        self.out.frames.check()?;
         let managed: u64 = self.out.frames.zones().iter().map(|z| z.state().managed()).sum();
         let free = self.free_pages();
         let used =
             present.iter().sum::<u64>() + (self.out.pool.len() + self.out.pinned.len()) as u64;
         if free + used != managed {
-            return Err(format!("{free} frames free and {used} in use of {managed}"));
+            return Err(BooksError::Managed(free, used, managed));
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::value::ValueError;
+
 /// Bytes in a page.
 const PAGE: u64 = 4096;
 
@@ -140,24 +142,27 @@ impl DeviceSpec {
     ///
     /// # Errors
     /// A figure of flash alone is set for another kind of drive, or where it would be ignored.
-    pub fn check(&self, disk: Option<&Self>) -> Result<(), String> {
+    pub fn check(&self, disk: Option<&Self>) -> Result<(), ValueError> {
         let flash = |d: &Self| d.kind == Preset::Flash;
         match self.amplification {
             Some(_) if !flash(self) => {
-                return Err("amplification: expected with kind = \"flash\" only".into());
+                return Err(ValueError::Rule(
+                    "amplification",
+                    "expected with kind = \"flash\" only",
+                ));
             }
             Some(a) if a.is_nan() || a < 1.0 => {
-                return Err(format!("amplification = {a}: expected 1 or more"));
+                return Err(ValueError::Number("amplification", a, "1 or more"));
             }
             Some(_) if self.on_disk => {
-                return Err("amplification: leave it out; with on_disk the disk has it".into());
+                let rule = "leave it out; with on_disk the disk has it";
+                return Err(ValueError::Rule("amplification", rule));
             }
             _ => {}
         }
         if self.on_disk && !(flash(self) && disk.is_some_and(flash)) {
-            return Err(
-                "on_disk: expected for machine.swap, with swap and disk of kind = \"flash\"".into(),
-            );
+            let rule = "expected for machine.swap, with swap and disk of kind = \"flash\"";
+            return Err(ValueError::Rule("on_disk", rule));
         }
         Ok(())
     }
@@ -437,7 +442,7 @@ mod tests {
             (spec(Preset::Nvme, None, true), Some(&disk), "on_disk: expected"),
             (spec(Preset::Flash, None, true), None, "on_disk: expected"),
         ] {
-            let error = wrong.check(disk).unwrap_err();
+            let error = wrong.check(disk).unwrap_err().to_string();
             assert!(error.starts_with(says), "{error}");
         }
     }

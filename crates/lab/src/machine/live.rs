@@ -33,8 +33,10 @@ use ebb_mm::types::{Pfn, SlotId, Vpn};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::check::BooksError;
 use super::device::Device;
 use super::mem::Fault;
+use crate::value::ValueError;
 
 /// A run under Ebb: the tiers of the store, and the times that the pager's work takes.
 ///
@@ -77,18 +79,19 @@ impl LiveSpec {
     ///
     /// # Errors
     /// Returns which value makes no sense, and the range expected.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ValueError> {
         if !(0.0..=0.875).contains(&self.compressed) {
-            return Err(format!(
-                "compressed = {}: expected a share from 0 to 0.875",
-                self.compressed
-            ));
+            let range = "a share from 0 to 0.875";
+            return Err(ValueError::Number("compressed", self.compressed, range));
         }
         if !(1.0..=100.0).contains(&self.ratio) {
-            return Err(format!("ratio = {}: expected 1 to 100 pages in a page", self.ratio));
+            return Err(ValueError::Number("ratio", self.ratio, "1 to 100 pages in a page"));
         }
         if self.on && self.compressed == 0.0 && !self.file {
-            return Err("on: expected a place for pages; set compressed or file".into());
+            return Err(ValueError::Rule(
+                "on",
+                "expected a place for pages; set compressed or file",
+            ));
         }
         Ok(())
     }
@@ -119,11 +122,17 @@ impl Default for LiveSpec {
 const STRETCH: u64 = 4;
 /// Nanoseconds until a fault that found no memory is tried again.
 const RETRY_NS: u64 = 50_000;
-/// End of a run under Ebb in which memory runs out.
-pub const OUT_OF_MEMORY: &str = "out of memory: nothing more can be stored";
-/// End of a run under Ebb whose working set must stay in memory.
-pub const THRASHING: &str =
-    "thrashing: the pages used in the last gen.min_ttl_ms do not fit in the limit";
+/// Why Ebb ends a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GivenUp {
+    /// Memory runs out.
+    #[error("out of memory: nothing more can be stored")]
+    OutOfMemory,
+    /// The working set must stay in memory.
+    #[error("thrashing: the pages used in the last gen.min_ttl_ms do not fit in the limit")]
+    Thrashing,
+}
+
 /// Nanoseconds in a millisecond.
 const MS: u64 = 1_000_000;
 
@@ -530,7 +539,7 @@ impl Live {
         now: u64,
         swap: Option<&mut Device>,
         stat: &VmStat,
-    ) -> Result<Next, &'static str> {
+    ) -> Result<Next, GivenUp> {
         self.engine.set.set_now_ms(now / 1_000_000);
         if now >= self.weighed_ns + WEIGH_MS * MS {
             self.weighed_ns = now;
@@ -572,9 +581,13 @@ impl Live {
                 self.engine.set.retry_unstorable(u64::MAX);
                 let since = *self.no_progress_since_ns.get_or_insert(now);
                 let given_up = self.memory_stalled && now > since + NO_PROGRESS_MS * MS;
-                return if given_up { Err(OUT_OF_MEMORY) } else { Ok(Next::Work(1_000_000)) };
+                return if given_up {
+                    Err(GivenUp::OutOfMemory)
+                } else {
+                    Ok(Next::Work(1_000_000))
+                };
             }
-            Do::Thrashing => return Err(THRASHING),
+            Do::Thrashing => return Err(GivenUp::Thrashing),
             Do::Again => {
                 let gone = self.discard_pending();
                 return Ok(Next::Work(1_000 + gone * self.spec.drop_ns));
@@ -695,7 +708,7 @@ impl Live {
     ///
     /// # Errors
     /// Returns which counts do not agree.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), BooksError> {
         let spaces: Vec<&Space> = self.spaces.iter().collect();
         self.engine.set.check_invariants(&spaces, &[]);
         let plain = self.pages.iter().flatten().filter(|page| page.plain).count() as u64;
@@ -703,11 +716,11 @@ impl Live {
         let known = plain + frames + self.pending_discards + self.tiers.arena();
         let held = self.engine.set.zone.resident();
         if held != known {
-            return Err(format!("LIVE-1: the budget holds {held} pages, {known} are known"));
+            return Err(BooksError::Budget(held, known));
         }
-        let near = self.tiers.kept.iter().filter(|kept| matches!(kept, Kept::Near(_))).count();
-        if near as u64 != self.tiers.near {
-            return Err(format!("LIVE-2: {} pages are near, {near} slots are", self.tiers.near));
+        let slots = self.tiers.kept.iter().filter(|kept| matches!(kept, Kept::Near(_))).count();
+        if slots as u64 != self.tiers.near {
+            return Err(BooksError::Near(self.tiers.near, slots));
         }
         Ok(())
     }
@@ -728,7 +741,7 @@ impl Live {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Scripted, machine};
-    use super::super::{Access, Machine, Region};
+    use super::super::{Access, Machine, Region, Stuck};
     use super::*;
     use crate::workload::Step;
     use ebb_mm::space::Backing;
@@ -811,7 +824,7 @@ mod tests {
         let (mut m, steps) = run(2000, 3600, &spec);
         m.add_thread(Box::new(Scripted(vec![steps])), 1, true);
         let error = m.run().expect_err("there is no room");
-        assert!(error.starts_with(OUT_OF_MEMORY), "{error}");
+        assert!(matches!(error, Stuck::GivenUp(GivenUp::OutOfMemory, _)), "{error}");
     }
 
     /// Shows that a run whose working set must stay ends with that reason, and not as one with a
@@ -824,6 +837,6 @@ mod tests {
         let (mut m, steps) = run_with(tunables, 2000, 3600, &spec);
         m.add_thread(Box::new(Scripted(vec![steps])), 1, true);
         let error = m.run().expect_err("no page may leave");
-        assert!(error.starts_with(THRASHING), "{error}");
+        assert!(matches!(error, Stuck::GivenUp(GivenUp::Thrashing, _)), "{error}");
     }
 }

@@ -29,7 +29,7 @@ use super::ahead::WINDOW_FILE;
 use super::costs::Costs;
 use super::device::Device;
 use super::flusher::Flusher;
-use super::live::{Live, Next};
+use super::live::{GivenUp, Live, Next};
 use super::node::{Lists, MemNode, Wake};
 use super::outflow::Outflow;
 use super::signs::Signs;
@@ -493,7 +493,7 @@ impl Mem {
     }
 
     /// Does one step of kswapd under Ebb. The error is the reason why the run ends.
-    pub(super) fn live_step(&mut self, now: u64) -> Result<Next, &'static str> {
+    pub(super) fn live_step(&mut self, now: u64) -> Result<Next, GivenUp> {
         let live = self.live.as_mut().expect("a machine under Ebb");
         live.step(now, self.out.swap.as_mut(), &self.stat)
     }

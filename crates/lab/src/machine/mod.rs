@@ -64,14 +64,15 @@ mod testing;
 pub mod tracepoints;
 mod waits;
 
+pub use check::BooksError;
 pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};
 pub use flusher::DirtySpec;
 pub use histogram::Histogram;
-pub use live::{Live, LiveSpec};
+pub use live::{GivenUp, Live, LiveSpec};
 pub use mem::{Access, Mem, Region};
 pub use outcome::{Outcome, Sample};
-pub use sched::{Machine, Patience};
+pub use sched::{Machine, Patience, Stuck};
 pub use signs::{Part, Signs};
 pub use slab::SlabSpec;
 pub use tracepoints::Tracepoints;

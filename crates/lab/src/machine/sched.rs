@@ -9,7 +9,8 @@
 //! * SCHED-3: a CPU runs one thread at a time.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::fmt;
 
 use ebb_mm::folio::MemcgId;
 use ebb_mm::types::Pfn;
@@ -19,6 +20,7 @@ use super::ahead::Descriptors;
 use super::barriers::Barriers;
 use super::flusher;
 use super::kswapd::Kswapd;
+use super::live::GivenUp;
 use super::log::Log;
 use super::measure::Standing;
 use super::mem::Mem;
@@ -115,6 +117,41 @@ pub(super) struct Quiet {
     pub(super) events: u64,
 }
 
+/// Why a run cannot go on. Every variant has the state of the threads and of memory.
+#[derive(Debug, thiserror::Error)]
+pub enum Stuck {
+    /// All threads sleep, and no event is left.
+    #[error("nothing will wake anybody: {0}")]
+    Asleep(Waits),
+    /// No measured thread has made progress for so many seconds.
+    #[error("stands still for {0:.3} s: {1}")]
+    Still(f64, Waits),
+    /// Ebb ends the run.
+    #[error("{0}: {1}")]
+    GivenUp(GivenUp, Waits),
+}
+
+/// The waits of threads, and the state of memory, when a run cannot go on.
+#[derive(Debug)]
+pub struct Waits {
+    threads: BTreeMap<&'static str, u32>,
+    free: u64,
+    dirty: u64,
+    written: u64,
+    slots: u64,
+}
+
+impl fmt::Display for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { free, dirty, written, slots, .. } = self;
+        let threads: Vec<String> =
+            self.threads.iter().map(|(what, n)| format!("{n} {what}")).collect();
+        let threads = threads.join(", ");
+        write!(f, "threads: {threads}; {free} frames free, {dirty} pages dirty, ")?;
+        write!(f, "{written} being written, {slots} slots")
+    }
+}
+
 /// The simulated machine.
 pub struct Machine {
     /// Memory of the machine.
@@ -140,7 +177,7 @@ pub struct Machine {
     pub(super) limit_ns: u64,
     pub(super) stopped: bool,
     /// Reason for which the run cannot go on.
-    pub(super) failed: Option<&'static str>,
+    pub(super) failed: Option<GivenUp>,
     pub(super) quiet: Quiet,
     pub(super) events: u64,
     pub(super) moment: u64,
@@ -274,13 +311,13 @@ impl Machine {
     ///
     /// # Errors
     /// Threads wait for each other for good, the run does not end, or memory under Ebb runs out.
-    pub fn run(mut self) -> Result<(Outcome, Mem, u64), String> {
+    pub fn run(mut self) -> Result<(Outcome, Mem, u64), Stuck> {
         while self.ended < self.measured && !self.stopped {
             let Some(Reverse((time, _, event))) = self.heap.pop() else {
-                return Err(format!("nothing will wake anybody: {}", self.describe_waits()));
+                return Err(Stuck::Asleep(self.waits()));
             };
             if let Some(why) = self.failed {
-                return Err(format!("{why}: {}", self.describe_waits()));
+                return Err(Stuck::GivenUp(why, self.waits()));
             }
             // A thread runs ahead of the clock, so `now` may be later than the event.
             self.at_once = if time > self.moment { 0 } else { self.at_once + 1 };
@@ -298,7 +335,7 @@ impl Machine {
                 self.quiet.events > self.patience.events || self.at_once > self.patience.at_once;
             if time > TIME_MAX_NS || still || busy {
                 let seconds = (time - self.quiet.since_ns) as f64 / 1e9;
-                return Err(format!("stands still for {seconds:.3} s: {}", self.describe_waits()));
+                return Err(Stuck::Still(seconds, self.waits()));
             }
             match event {
                 Event::Run { cpu, thread } => self.run_slice(cpu, thread),
@@ -327,22 +364,19 @@ impl Machine {
         Ok((outcome, self.mem, now))
     }
 
-    /// Describes what the threads that have not ended wait for, and the state of memory.
-    fn describe_waits(&self) -> String {
-        let mut counts = std::collections::BTreeMap::new();
+    /// Returns what the threads that have not ended wait for, and the state of memory.
+    fn waits(&self) -> Waits {
+        let mut threads = BTreeMap::new();
         for t in self.threads.iter().filter(|t| !t.ended) {
-            *counts.entry(t.waits_for).or_insert(0u32) += 1;
+            *threads.entry(t.waits_for).or_insert(0) += 1;
         }
-        let threads: Vec<String> = counts.iter().map(|(what, n)| format!("{n} {what}")).collect();
-        let cache = &self.mem.out.cache;
-        format!(
-            "threads: {}; {} frames free, {} pages dirty, {} being written, {} slots",
-            threads.join(", "),
-            self.mem.free_pages(),
-            cache.dirty(),
-            self.mem.out.writes.pending(),
-            self.mem.out.stored.slots()
-        )
+        Waits {
+            threads,
+            free: self.mem.free_pages(),
+            dirty: self.mem.out.cache.dirty(),
+            written: self.mem.out.writes.pending(),
+            slots: self.mem.out.stored.slots(),
+        }
     }
 
     /// Records that a thread made progress.
@@ -643,14 +677,14 @@ mod tests {
         let wait = || Scripted(vec![vec![Step::Barrier { group: 0, parties: 3 }]]);
         let mut alone = machine();
         alone.add_thread(Box::new(wait()), 0, true);
-        let error = alone.run().unwrap_err();
+        let error = alone.run().unwrap_err().to_string();
         assert!(error.starts_with("nothing will wake anybody: threads: 1 at a barrier"), "{error}");
         // Another thread that goes on for ever does not hide the stall.
         let mut both = machine();
         both.add_thread(Box::new(wait()), 0, true);
         both.add_thread(Box::new(wait()), 0, true);
         both.add_thread(Box::new(Sleeper), 0, false);
-        let error = both.run().unwrap_err();
+        let error = both.run().unwrap_err().to_string();
         assert!(error.starts_with("stands still for 600.0"), "{error}");
         assert!(error.contains("1 asleep, 2 at a barrier; 4"), "{error}");
     }

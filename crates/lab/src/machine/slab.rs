@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::mem::Mem;
 use super::task::PassState;
+use crate::value::ValueError;
 
 /// Size of the slab caches, and the cost of a scan.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -38,12 +39,12 @@ impl SlabSpec {
     ///
     /// # Errors
     /// There is no object, or there are more than any machine has, or they are slower to look at.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ValueError> {
         if self.objects == 0 || self.objects > 1_000_000_000 {
-            return Err(format!("objects = {}: expected 1 to 1000000000", self.objects));
+            return Err(ValueError::Count("objects", self.objects, "1 to 1000000000"));
         }
         if self.object_ns > 1_000_000 {
-            return Err(format!("object_ns = {}: expected 1000000 at most", self.object_ns));
+            return Err(ValueError::Count("object_ns", self.object_ns, "1000000 at most"));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use ebb_mm::observe::vmstat::Event;
 use ebb_mm::space::Backing;
 use ebb_mm::tunables::Tunables;
 
-use super::{FRAMES_OF_A_GB, MachineSpec, Scenario};
+use super::{FRAMES_OF_A_GB, MachineSpec, RunError, Scenario};
 use crate::machine::allocation::{self, Allocation};
 use crate::machine::flusher::Flusher;
 use crate::machine::histogram::Histogram;
@@ -62,7 +62,7 @@ pub fn metric_names(s: &Scenario) -> Vec<String> {
 ///
 /// # Errors
 /// Fails if a switch or workload is invalid, or if a conservation law does not hold.
-pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outcome), String> {
+pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outcome), RunError> {
     run_with(s, seed, samples, Patience::default())
 }
 
@@ -75,7 +75,7 @@ pub fn run_with(
     seed: u64,
     samples: u64,
     patience: Patience,
-) -> Result<(Metrics, Outcome), String> {
+) -> Result<(Metrics, Outcome), RunError> {
     run_traced(s, seed, samples, patience, None)
 }
 
@@ -99,14 +99,14 @@ pub fn run_traced(
     samples: u64,
     patience: Patience,
     tracepoints: Option<Tracepoints>,
-) -> Result<(Metrics, Outcome), String> {
+) -> Result<(Metrics, Outcome), RunError> {
     if let Some(a) = s.workload.iter().find_map(|w| w.allocation.as_ref()) {
         return allocation(a, s.machine.cpus, seed);
     }
     let s = &s.with_copies();
     let mut tun = Tunables::default();
     for pair in &s.switches {
-        tun.set(pair).map_err(|e| e.to_string())?;
+        tun.set(pair)?;
     }
     let stands_for = s.machine.gb.map_or(1, |gb| {
         ((gb * FRAMES_OF_A_GB / f64::from(s.machine.frames)).round() as u64).max(1)
@@ -117,7 +117,7 @@ pub fn run_traced(
         tun.classic.fold = 0;
     }
     let end = s.machine.dma + s.machine.frames;
-    let frames = layout(&s.machine).build().map_err(|e| format!("machine: {e}"))?;
+    let frames = layout(&s.machine).build()?;
     let disk = s.machine.disk.clone().unwrap_or_else(|| DeviceSpec::preset(Preset::Nvme));
     let disk = Device::new(&disk);
     let swap = s.machine.swap.as_ref().map(|spec| {
@@ -201,31 +201,27 @@ pub fn run_traced(
     let (outcome, mut mem, now) = machine.run()?;
     mem.check(now)?;
     if let Some(tracepoints) = mem.out.tracepoints.take() {
-        tracepoints.finish().map_err(|e| format!("the events: {e}"))?;
+        tracepoints.finish().map_err(RunError::Events)?;
     }
     Ok((metrics(&outcome), outcome))
 }
 
 /// Returns the model of memory under Ebb, if `ebb run` can manage the workload.
-fn live(s: &Scenario, plan: &Plan, limit: u64) -> Result<Box<Live>, String> {
+fn live(s: &Scenario, plan: &Plan, limit: u64) -> Result<Box<Live>, RunError> {
     let mut regions = plan.spaces.iter().flat_map(|space| &space.regions);
     if regions.any(|region| region.pages > 0 && region.backing != Backing::Anon) {
-        return Err(
-            "machine.live.on: `ebb run` manages private anonymous memory, and this workload has \
-             files or shared memory"
-                .into(),
-        );
+        return Err(RunError::LiveFiles);
     }
     if s.memcg.len() > 1 {
-        return Err(format!("machine.live.on: expected one memcg, not {}", s.memcg.len()));
+        return Err(RunError::LiveMemcgs(s.memcg.len()));
     }
     if s.machine.live.file && s.machine.swap.is_none() {
-        return Err("machine.live.file: expected machine.swap, the device of the file".into());
+        return Err(RunError::LiveFile);
     }
     // Settings with which standby measured best, under the switches of the arm.
     let mut tun = Evidence::Standby.tunables();
     for pair in s.switches.iter().filter(|pair| !pair.starts_with("preset=")) {
-        tun.set(pair).map_err(|e| e.to_string())?;
+        tun.set(pair)?;
     }
     Ok(Box::new(Live::new(&s.machine.live, limit, tun)))
 }
@@ -282,7 +278,7 @@ fn scale(config: &mut Config, m: &MachineSpec, gb: f64) {
 }
 
 /// Runs the allocation benchmark.
-fn allocation(a: &Allocation, cpus: usize, seed: u64) -> Result<(Metrics, Outcome), String> {
+fn allocation(a: &Allocation, cpus: usize, seed: u64) -> Result<(Metrics, Outcome), RunError> {
     let measured = allocation::run(a, cpus, seed)?;
     Ok((allocation_metrics(&measured), Outcome::default()))
 }

@@ -1,21 +1,23 @@
 //! Copies of memcgs: `copies` of one memcg in the file, each with workloads of its own.
 
-use super::Scenario;
+use super::{Scenario, ScenarioFault};
+use crate::value::ValueError;
 
 impl Scenario {
     /// Checks that the memcgs can be copied.
     ///
     /// # Errors
     /// Fails for no or too many copies, or if a copied memcg contains others.
-    pub(super) fn check_copies(&self) -> Result<(), String> {
+    pub(super) fn check_copies(&self) -> Result<(), ScenarioFault> {
         for m in &self.memcg {
             if m.copies == 0 || m.copies > 4096 {
-                let what = format!("copies = {}: expected 1 to 4096", m.copies);
-                return Err(format!("memcg {:?}: {what}", m.name));
+                let what = ValueError::Count("copies", m.copies.into(), "1 to 4096");
+                return Err(ScenarioFault::Memcg(m.name.clone(), what));
             }
             let parent = self.memcg.iter().any(|g| g.parent.as_ref() == Some(&m.name));
             if m.copies > 1 && parent {
-                return Err(format!("memcg {:?}: copies: expected 1, others lie in it", m.name));
+                let what = ValueError::Rule("copies", "expected 1, others lie in it");
+                return Err(ScenarioFault::Memcg(m.name.clone(), what));
             }
         }
         Ok(())

@@ -20,17 +20,18 @@ use serde::Deserialize;
 
 pub use build::{Metrics, metric_names, no_tracepoints, run_once, run_traced, run_with};
 pub use builtin::{BUILTIN, Builtin, find};
-pub use error::ScenarioError;
+pub use error::{RunError, ScenarioError, ScenarioFault, SettingFault};
 pub use reference::{reference, schema};
 
 use crate::machine::ahead::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec, LiveSpec, SlabSpec};
+use crate::value::ValueError;
 use crate::workload::WorkloadSpec;
 use crate::workload::build::Build;
 use crate::workload::launch::Launch;
 use crate::workload::mix::Mix;
 use crate::workload::sysbench::Sysbench;
-use crate::workload::trace::Trace;
+use crate::workload::trace::{PlayError, Trace};
 use crate::workload::web::Web;
 use crate::workload::ycsb::Ycsb;
 
@@ -371,6 +372,51 @@ pub struct Scenario {
     pub switches: Vec<String>,
 }
 
+impl MachineSpec {
+    fn check(&self) -> Result<(), ScenarioFault> {
+        let rule = |key, rule| Err(ValueError::Rule(key, rule).into());
+        if self.frames < 4096 || self.frames > 1 << 24 {
+            let frames = self.frames.into();
+            return Err(ValueError::Count("machine.frames", frames, "4096 to 16777216").into());
+        }
+        if self.reserved > self.frames / 2 {
+            return rule("machine.reserved", "expected half of machine.frames at most");
+        }
+        if !self.dma.is_multiple_of(1024) || self.dma > 1 << 20 {
+            return rule("machine.dma", "expected a multiple of 1024");
+        }
+        if self.second_node && self.dma > 0 {
+            let what = "a second node has no DMA zone; leave machine.dma out";
+            return rule("machine.second_node", what);
+        }
+        let (nodes, cpus) = (self.nodes, self.cpus);
+        let nodes_max = (self.frames / NODE_FRAMES_MIN).min(NODES_MAX).min(cpus as u32).max(1);
+        if nodes == 0 || nodes > nodes_max {
+            return Err(ScenarioFault::Nodes(nodes, nodes_max));
+        }
+        if self.second_node && nodes > 1 {
+            let what = "expected with one node only; machine.nodes has a second one already";
+            return rule("machine.second_node", what);
+        }
+        let real = self.gb.unwrap_or(f64::MAX) * FRAMES_OF_A_GB;
+        if real < f64::from(self.frames) {
+            return rule("machine.gb", "expected at least the size of machine.frames");
+        }
+        let in_part = |part| move |error| ScenarioFault::Part(part, error);
+        self.live.check().map_err(in_part("machine.live."))?;
+        if self.read_ahead == 0 || self.read_ahead > 1024 {
+            return rule("machine.read_ahead", "expected 1 to 1024 pages");
+        }
+        if cpus == 0 || cpus > 1024 {
+            return Err(ValueError::Count("machine.cpus", cpus as u64, "1 to 1024").into());
+        }
+        let (disk, swap) = (self.disk.as_ref(), self.swap.as_ref());
+        disk.map_or(Ok(()), |d| d.check(None)).map_err(in_part("machine.disk: "))?;
+        swap.map_or(Ok(()), |d| d.check(disk)).map_err(in_part("machine.swap: "))?;
+        self.slab.map_or(Ok(()), |slab| slab.check()).map_err(in_part("machine.slab: "))
+    }
+}
+
 impl Scenario {
     /// Reads the text of a scenario file.
     ///
@@ -413,108 +459,57 @@ impl Scenario {
         if case.arm.is_empty() { self.arm.clone() } else { case.arm.clone() }
     }
 
-    fn check_arms(&self, case: &CaseSpec) -> Result<(), String> {
-        let wrong = |what: String| Err(format!("case {:?}: {what}", case.name));
+    fn check_arms(&self, case: &CaseSpec) -> Result<(), ScenarioFault> {
         if !case.arms.is_empty() && !case.arm.is_empty() {
-            return wrong("expected arms = [NAME, ...] or [[case.arm]] tables, not both".into());
+            return Err(ScenarioFault::BothArms(case.name.clone()));
         }
         let names = || self.arm.iter().map(|a| a.name.as_str());
         for name in &case.arms {
             if !names().any(|n| n == name) {
                 let best = nearest(name, names()).unwrap_or_default();
-                return wrong(format!("there is no [[arm]] {name:?}; did you mean {best:?}?"));
+                return Err(ScenarioFault::NoArm(case.name.clone(), name.clone(), best.into()));
             }
         }
         if self.arms_of(case).len() < 2 {
-            return wrong("a comparison needs two arms at least".into());
+            return Err(ScenarioFault::FewArmsOf(case.name.clone()));
         }
         Ok(())
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ScenarioFault> {
         if self.workload.is_empty() {
-            return Err("there is no [[workload]]".into());
+            return Err(ScenarioFault::NoWorkload);
         }
         if self.arm.len() < 2 {
-            return Err("a comparison needs two [[arm]] tables at least".into());
+            return Err(ScenarioFault::FewArms);
         }
-        if self.machine.frames < 4096 || self.machine.frames > 1 << 24 {
-            return Err(format!(
-                "machine.frames = {}: expected 4096 to 16777216",
-                self.machine.frames
-            ));
-        }
-        if self.machine.reserved > self.machine.frames / 2 {
-            return Err("machine.reserved: expected half of machine.frames at most".into());
-        }
-        if !self.machine.dma.is_multiple_of(1024) || self.machine.dma > 1 << 20 {
-            return Err("machine.dma: expected a multiple of 1024".into());
-        }
-        if self.machine.second_node && self.machine.dma > 0 {
-            return Err(
-                "machine.second_node: a second node has no DMA zone; leave machine.dma out".into(),
-            );
-        }
-        let (nodes, cpus) = (self.machine.nodes, self.machine.cpus);
-        let nodes_max = (self.machine.frames / NODE_FRAMES_MIN).min(NODES_MAX).min(cpus as u32);
-        if nodes == 0 || nodes > nodes_max.max(1) {
-            return Err(format!(
-                "machine.nodes = {nodes}: expected 1 to {}, each with a CPU and {NODE_FRAMES_MIN} frames",
-                nodes_max.max(1)
-            ));
-        }
-        if self.machine.second_node && nodes > 1 {
-            return Err(
-                "machine.second_node: expected with one node only; machine.nodes has a second \
-                        one already"
-                    .into(),
-            );
-        }
-        let real = self.machine.gb.unwrap_or(f64::MAX) * FRAMES_OF_A_GB;
-        if real < f64::from(self.machine.frames) {
-            return Err("machine.gb: expected at least the size of machine.frames".into());
-        }
-        self.machine.live.check().map_err(|e| format!("machine.live.{e}"))?;
-        if self.machine.read_ahead == 0 || self.machine.read_ahead > 1024 {
-            return Err("machine.read_ahead: expected 1 to 1024 pages".into());
-        }
-        if self.machine.cpus == 0 || self.machine.cpus > 1024 {
-            return Err(format!("machine.cpus = {}: expected 1 to 1024", self.machine.cpus));
-        }
-        let (disk, swap) = (self.machine.disk.as_ref(), self.machine.swap.as_ref());
-        if let Some(Err(e)) = disk.map(|d| d.check(None)) {
-            return Err(format!("machine.disk: {e}"));
-        }
-        if let Some(Err(e)) = swap.map(|d| d.check(disk)) {
-            return Err(format!("machine.swap: {e}"));
-        }
-        if let Some(Err(e)) = self.machine.slab.map(|slab| slab.check()) {
-            return Err(format!("machine.slab: {e}"));
-        }
+        self.machine.check()?;
         if self.measure.seeds < 2 {
-            return Err("measure.seeds: an interval needs two seeds at least".into());
+            let rule = "an interval needs two seeds at least";
+            return Err(ValueError::Rule("measure.seeds", rule).into());
         }
         let to = self.measure.rounded_to;
         if !(0.0..f64::INFINITY).contains(&to) {
-            return Err(format!("measure.rounded_to = {to}: expected 0 or more"));
+            return Err(ValueError::Number("measure.rounded_to", to, "0 or more").into());
         }
         self.case.iter().try_for_each(|case| self.check_arms(case))?;
         self.check_copies()?;
         for (i, m) in self.memcg.iter().enumerate() {
             if m.reclaim_ms < 0.1 {
-                return Err(format!("memcg {:?}: reclaim_ms: expected 0.1 or more", m.name));
+                let what = ValueError::Rule("reclaim_ms", "expected 0.1 or more");
+                return Err(ScenarioFault::Memcg(m.name.clone(), what));
             }
             if let Some(parent) = &m.parent
                 && !self.memcg[..i].iter().any(|g| &g.name == parent)
             {
-                return Err(format!("memcg {:?}: there is no memcg {parent:?} before it", m.name));
+                return Err(ScenarioFault::Parent(m.name.clone(), parent.clone()));
             }
         }
         for w in &self.workload {
             if let Some(m) = &w.memcg
                 && !self.memcg.iter().any(|g| &g.name == m)
             {
-                return Err(format!("workload {:?}: there is no memcg {m:?}", w.name));
+                return Err(ScenarioFault::NoMemcg(w.name.clone(), m.clone()));
             }
             let told = [
                 w.ycsb.as_ref().map(Ycsb::check),
@@ -524,10 +519,11 @@ impl Scenario {
                 w.launch.as_ref().map(Launch::check),
                 w.allocation.as_ref().map(|a| a.check(self.machine.cpus)),
                 w.build.as_ref().map(Build::check),
-                w.trace.as_ref().map(Trace::check),
             ];
             let told: Result<(), _> = told.into_iter().flatten().collect();
-            told.map_err(|what| format!("workload {:?}: {what}", w.name))?;
+            let told = told.map_err(PlayError::from);
+            let told = told.and_then(|()| w.trace.as_ref().map_or(Ok(()), Trace::check));
+            told.map_err(|what| ScenarioFault::Workload(w.name.clone(), what.into()))?;
         }
         Ok(())
     }

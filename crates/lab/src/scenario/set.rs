@@ -8,7 +8,7 @@ use ebb_mm::tunables::Tunables;
 use toml::{Table, Value};
 
 use super::error::explain;
-use super::{Scenario, ScenarioError};
+use super::{Scenario, ScenarioError, SettingFault};
 
 /// Returns the scenario of `text` with `pairs` applied.
 pub(super) fn apply(text: &str, pairs: &[String]) -> Result<Scenario, ScenarioError> {
@@ -16,7 +16,7 @@ pub(super) fn apply(text: &str, pairs: &[String]) -> Result<Scenario, ScenarioEr
     let (scenario, switches) = set(&table, pairs)?;
     let mut scenario = match scenario {
         Some(scenario) => scenario,
-        None => read(&table).map_err(|e| fail("", explain(e.message())))?,
+        None => read(&table).map_err(|e| fail("", toml_fault(&e)))?,
     };
     scenario.switches = switches;
     Ok(scenario)
@@ -24,7 +24,7 @@ pub(super) fn apply(text: &str, pairs: &[String]) -> Result<Scenario, ScenarioEr
 
 /// Parses a file as a TOML table.
 pub(super) fn table(text: &str) -> Result<Table, ScenarioError> {
-    text.parse().map_err(|e: toml::de::Error| fail("", e.to_string()))
+    text.parse().map_err(|e: toml::de::Error| fail("", SettingFault::Toml(e.to_string())))
 }
 
 /// Checks that `pairs` can be applied to a file.
@@ -32,7 +32,7 @@ pub(super) fn try_out(table: &Table, pairs: &[String]) -> Result<(), ScenarioErr
     set(table, pairs).map(drop)
 }
 
-fn fail(pair: &str, what: String) -> ScenarioError {
+fn fail(pair: &str, what: SettingFault) -> ScenarioError {
     ScenarioError::Setting { pair: pair.into(), what }
 }
 
@@ -40,13 +40,13 @@ fn fail(pair: &str, what: String) -> ScenarioError {
 fn set(table: &Table, pairs: &[String]) -> Result<(Option<Scenario>, Vec<String>), ScenarioError> {
     let (mut own, mut last, mut switches) = (None, "", Vec::new());
     // All keys are read at once. Of several wrong settings, the first is reported.
-    let wrong = |count: usize, pair: &str, what: String| {
+    let wrong = |count: usize, pair: &str, what: SettingFault| {
         let before = (1..count).find_map(|count| set(table, &pairs[..count]).err());
         before.unwrap_or_else(|| fail(pair, what))
     };
     for (before, pair) in pairs.iter().enumerate() {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(wrong(before + 1, pair, "expected KEY=VALUE".into()));
+            return Err(wrong(before + 1, pair, SettingFault::NoValue));
         };
         let (key, value) = (key.trim(), value.trim());
         let root = key.split('.').next().unwrap_or_default();
@@ -57,13 +57,16 @@ fn set(table: &Table, pairs: &[String]) -> Result<(Option<Scenario>, Vec<String>
         } else {
             // Tries the switch on scratch settings, to get the error message.
             let tried = Tunables::default().set(pair);
-            tried.map_err(|e| wrong(before + 1, pair, e.to_string()))?;
+            tried.map_err(|e| wrong(before + 1, pair, e.into()))?;
             switches.push(pair.clone());
         }
     }
-    let read =
-        |table: Table| read(&table).map_err(|e| wrong(pairs.len(), last, explain(e.message())));
+    let read = |table: Table| read(&table).map_err(|e| wrong(pairs.len(), last, toml_fault(&e)));
     Ok((own.map(read).transpose()?, switches))
+}
+
+fn toml_fault(error: &toml::de::Error) -> SettingFault {
+    SettingFault::Toml(explain(error.message()))
 }
 
 /// Reads a scenario from a table by way of text. A second reader for tables would be a sixth of the
@@ -81,7 +84,7 @@ fn parse(text: &str) -> Value {
     }
 }
 
-fn put(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
+fn put(table: &mut Table, key: &str, value: Value) -> Result<(), SettingFault> {
     let path: Vec<&str> = key.split('.').collect();
     match path.as_slice() {
         ["workload", name] => each_workload(table, None, name, &value),
@@ -90,7 +93,7 @@ fn put(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
             let list = table.get_mut("memcg").and_then(Value::as_array_mut);
             let found = list.into_iter().flatten().filter_map(Value::as_table_mut);
             let mut found = found.filter(|t| t.get("name").and_then(Value::as_str) == Some(memcg));
-            let Some(t) = found.next() else { return Err(format!("there is no memcg {memcg:?}")) };
+            let t = found.next().ok_or_else(|| SettingFault::NoMemcg((*memcg).into()))?;
             t.insert((*name).to_owned(), value);
             Ok(())
         }
@@ -98,12 +101,12 @@ fn put(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
             let mut at = table;
             for part in std::iter::once(root).chain(middle) {
                 let next = at.entry((*part).to_owned()).or_insert_with(|| Table::new().into());
-                at = next.as_table_mut().ok_or_else(|| format!("{part} has no keys"))?;
+                at = next.as_table_mut().ok_or_else(|| SettingFault::NoTable((*part).into()))?;
             }
             at.insert((*last).to_owned(), value);
             Ok(())
         }
-        _ => Err("expected memcg.NAME.KEY".into()),
+        _ => Err(SettingFault::MemcgKey),
     }
 }
 
@@ -113,7 +116,7 @@ fn each_workload(
     only: Option<&str>,
     name: &str,
     value: &Value,
-) -> Result<(), String> {
+) -> Result<(), SettingFault> {
     let list = table.get_mut("workload").and_then(Value::as_array_mut);
     let mut hit = false;
     for workload in list.into_iter().flatten().filter_map(Value::as_table_mut) {
@@ -130,7 +133,7 @@ fn each_workload(
     }
     match only {
         _ if hit => Ok(()),
-        Some(name) => Err(format!("there is no workload {name:?}")),
-        None => Err("the scenario has no workload".into()),
+        Some(name) => Err(SettingFault::NoWorkload(name.into())),
+        None => Err(SettingFault::NoWorkloads),
     }
 }

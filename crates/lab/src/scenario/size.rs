@@ -6,7 +6,7 @@
 //! read or write stay. They stay on a larger real machine too, and where a scenario scales a
 //! machine down.
 
-use super::{Scenario, ScenarioError};
+use super::{Scenario, ScenarioError, ScenarioFault};
 
 /// Number of frames by which a DMA zone grows: its size is a multiple of this.
 const BLOCK: u32 = 1024;
@@ -54,7 +54,7 @@ impl Scenario {
         }
         let wrong = |what| ScenarioError::Wrong { file: format!("{factor} times its size"), what };
         if let Some(w) = s.workload.iter().find(|w| w.trace.is_some()) {
-            return Err(wrong(format!("workload {:?}: a trace has one size", w.name)));
+            return Err(wrong(ScenarioFault::TraceSize(w.name.clone())));
         }
         s.check().map_err(wrong)?;
         Ok(s)

@@ -13,6 +13,7 @@ use super::recording::{self, Recording};
 use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
+use crate::value::ValueError;
 use ebb_mm::random::Random;
 
 /// Parameters of a kernel build.
@@ -67,18 +68,21 @@ impl Build {
     /// # Errors
     /// The share of larger programs is more than 1 or below 0, or they are smaller than the others.
     /// Passes over memory are given beside a recording.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), ValueError> {
         if !(0.0..=1.0).contains(&self.large_share) {
-            return Err(format!("large_share = {}: expected 0 to 1", self.large_share));
+            return Err(ValueError::Number("large_share", self.large_share, "0 to 1"));
         }
         if !(1.0..=100.0).contains(&self.large_factor) {
-            return Err(format!("large_factor = {}: expected 1 to 100", self.large_factor));
+            return Err(ValueError::Number("large_factor", self.large_factor, "1 to 100"));
         }
         if (self.large_share > 0.0) != (self.large_factor > 1.0) {
-            return Err("large_share and large_factor: expected both or neither".into());
+            return Err(ValueError::Rule(
+                "large_share and large_factor",
+                "expected both or neither",
+            ));
         }
         if self.recording.is_some() && self.passes.is_some() {
-            return Err("passes: expected none, a recording has its own".into());
+            return Err(ValueError::Rule("passes", "expected none, a recording has its own"));
         }
         Ok(())
     }
@@ -329,7 +333,7 @@ mod tests {
             ("large_factor = 0.5", "large_factor = 0.5: expected 1 to 100"),
             ("large_factor = nan", "large_factor = NaN: expected 1 to 100"),
         ] {
-            assert_eq!(spec(more).check().unwrap_err(), what);
+            assert_eq!(spec(more).check().unwrap_err().to_string(), what);
         }
     }
 }

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
+use crate::value::ValueError;
 use ebb_mm::random::Random;
 
 /// Parameters of applications that are started from nothing.
@@ -76,14 +77,12 @@ impl Launch {
     ///
     /// # Errors
     /// There are no applications, services or rounds.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        for (name, n) in [("apps", self.apps), ("services", self.services), ("rounds", self.rounds)]
-        {
-            if n == 0 {
-                return Err(format!("{name} = 0: expected 1 or more"));
-            }
-        }
-        Ok(())
+    pub(crate) fn check(&self) -> Result<(), ValueError> {
+        ValueError::of_zero(&[
+            ("apps", self.apps),
+            ("services", self.services),
+            ("rounds", self.rounds),
+        ])
     }
 
     /// Adds the workload to the plan.
@@ -323,7 +322,7 @@ mod tests {
             (Launch { services: 0, ..spec() }, "services = 0: expected 1 or more"),
             (Launch { rounds: 0, ..spec() }, "rounds = 0: expected 1 or more"),
         ] {
-            assert_eq!(wrong.check().unwrap_err(), what);
+            assert_eq!(wrong.check().unwrap_err().to_string(), what);
         }
     }
 }

@@ -15,6 +15,7 @@ use super::keys::about;
 use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
+use crate::value::ValueError;
 use ebb_mm::random::Random;
 
 /// Parameters of the readers and the fillers.
@@ -52,18 +53,15 @@ impl Mix {
     /// # Errors
     /// There are no readers, fillers or rounds, or the stride is 0. There are more fillers than can
     /// wait for each other.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let counts = [
+    pub(crate) fn check(&self) -> Result<(), ValueError> {
+        ValueError::of_zero(&[
             ("readers", self.readers),
             ("stride", self.stride),
             ("fillers", self.fillers),
             ("rounds", self.rounds),
-        ];
-        if let Some((name, _)) = counts.into_iter().find(|&(_, n)| n == 0) {
-            return Err(format!("{name} = 0: expected 1 or more"));
-        }
+        ])?;
         if self.fillers > u32::from(u16::MAX) {
-            return Err(format!("fillers = {}: expected {} at most", self.fillers, u16::MAX));
+            return Err(ValueError::Count("fillers", self.fillers.into(), "65535 at most"));
         }
         Ok(())
     }
@@ -240,7 +238,7 @@ mod tests {
             (Mix { rounds: 0, ..spec() }, "rounds = 0: expected 1 or more"),
             (Mix { fillers: 65536, ..spec() }, "fillers = 65536: expected 65535 at most"),
         ] {
-            assert_eq!(wrong.check().unwrap_err(), what);
+            assert_eq!(wrong.check().unwrap_err().to_string(), what);
         }
     }
 }

@@ -148,6 +148,12 @@ impl Plan {
     }
 }
 
+/// A workload (its name) has no generator, or several (their number).
+#[derive(Debug, thiserror::Error)]
+#[error("workload {0:?}: expected one generator, of {kinds}; it has {1}",
+    kinds = WorkloadSpec::KINDS.join(", "))]
+pub struct GeneratorCount(String, u32);
+
 macro_rules! generators {
     ($($name:literal $field:ident),*) => {
         impl WorkloadSpec {
@@ -158,20 +164,13 @@ macro_rules! generators {
             ///
             /// # Errors
             /// There is no generator, or there are several.
-            pub fn plan(&self, plan: &mut Plan, place: &Setting) -> Result<(), String> {
+            pub fn plan(&self, plan: &mut Plan, place: &Setting) -> Result<(), GeneratorCount> {
                 let mut made = 0;
                 $(if let Some(spec) = &self.$field {
                     spec.plan(plan, place);
                     made += 1;
                 })*
-                if made == 1 {
-                    return Ok(());
-                }
-                Err(format!(
-                    "workload {:?}: expected one generator, of {}; it has {made}",
-                    self.name,
-                    Self::KINDS.join(", ")
-                ))
+                if made == 1 { Ok(()) } else { Err(GeneratorCount(self.name.clone(), made)) }
             }
         }
     };

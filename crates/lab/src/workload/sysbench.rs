@@ -18,6 +18,7 @@ use super::pool::Pool;
 use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
+use crate::value::ValueError;
 use ebb_mm::random::Random;
 
 /// Parameters of a database under sysbench.
@@ -88,7 +89,7 @@ impl Sysbench {
     ///
     /// # Errors
     /// Returns which value makes no sense.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ValueError> {
         for (name, value) in [
             ("threads", self.threads),
             ("block", self.block),
@@ -96,11 +97,11 @@ impl Sysbench {
             ("fanout", self.fanout),
         ] {
             if value == 0 {
-                return Err(format!("{name}: expected 1 or more"));
+                return Err(ValueError::Rule(name, "expected 1 or more"));
             }
         }
         if self.tables < self.threads || !self.tables.is_multiple_of(self.threads) {
-            return Err("tables: expected a multiple of threads".into());
+            return Err(ValueError::Rule("tables", "expected a multiple of threads"));
         }
         Ok(())
     }
@@ -340,7 +341,8 @@ mod tests {
     #[test]
     fn tables_that_cannot_be_divided_among_threads_are_refused() {
         assert_eq!(spec("").check(), Ok(()));
-        assert!(Sysbench { tables: 3, ..spec("") }.check().unwrap_err().starts_with("tables:"));
-        assert!(Sysbench { rows: 0, ..spec("") }.check().unwrap_err().starts_with("rows:"));
+        let refused = |spec: Sysbench| spec.check().unwrap_err().to_string();
+        assert!(refused(Sysbench { tables: 3, ..spec("") }).starts_with("tables:"));
+        assert!(refused(Sysbench { rows: 0, ..spec("") }).starts_with("rows:"));
     }
 }

@@ -19,7 +19,8 @@ use serde::Deserialize;
 use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use crate::trace::{Access as Recorded, Format, Kind, Lack, Numbering, Op, Reader};
+use crate::trace::{Access as Recorded, Format, Kind, Lack, Numbering, Op, Reader, TraceError};
+use crate::value::ValueError;
 
 /// Parameters of a trace that is played back.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -95,22 +96,59 @@ struct Loaded {
     lacks: Option<Lack>,
 }
 
+/// Why a trace cannot be played. The first field is the path of the file.
+#[derive(Debug, thiserror::Error)]
+pub enum PlayError {
+    /// A parameter makes no sense.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(#[from] TraceError),
+    /// There is no such format. The formats that there are follow.
+    #[error("input_format = {0:?}: expected {1}")]
+    Format(String, String),
+    /// The trace has too many accesses.
+    #[error("{0}: more than {ACCESSES_MAX} accesses; set accesses = N")]
+    Accesses(String),
+    /// The trace has more pages than can be numbered.
+    #[error("{0}: more than {max} pages", max = Recorded::PAGES_MAX)]
+    Pages(String),
+    /// The trace is empty.
+    #[error("{0}: the trace has no accesses")]
+    Empty(String),
+    /// The trace, with gaps, has too many pages for a machine.
+    #[error("{0}: more pages than a machine has")]
+    TooLarge(String),
+    /// The trace has page faults only.
+    #[error(
+        "{0} has page faults only; accesses to resident pages are missing; accept_faults = true plays the \
+         faults as if they were all accesses"
+    )]
+    FaultsOnly(String),
+    /// The trace has regions.
+    #[error(
+        "{0} has regions, not accesses; accept_regions = true plays one access to each page of an accessed \
+         region in each interval"
+    )]
+    Regions(String),
+}
+
 impl Loaded {
-    fn read(path: &str, format: Option<Format>, limit: u64) -> Result<Self, String> {
-        let told = |error: crate::trace::TraceError| error.to_string();
-        let mut reader = Reader::open(Path::new(path), format).map_err(told)?;
+    fn read(path: &str, format: Option<Format>, limit: u64) -> Result<Self, PlayError> {
+        let mut reader = Reader::open(Path::new(path), format)?;
         let mut numbering = Numbering::default();
         let (mut accesses, mut parts): (Vec<_>, Vec<Part>) = (Vec::new(), Vec::new());
         let mut records = Vec::new();
-        while (accesses.len() as u64) < limit && reader.read(&mut records).map_err(told)? {
+        while (accesses.len() as u64) < limit && reader.read(&mut records)? {
             let room = (limit - accesses.len() as u64).min(records.len() as u64) as usize;
             if accesses.len() as u64 + room as u64 > ACCESSES_MAX {
-                return Err(format!("{path}: more than {ACCESSES_MAX} accesses; set accesses = N"));
+                return Err(PlayError::Accesses(path.into()));
             }
             for record in &records[..room] {
                 let number = numbering.number(record.page);
                 if number >= Recorded::PAGES_MAX {
-                    return Err(format!("{path}: more than {} pages", Recorded::PAGES_MAX));
+                    return Err(PlayError::Pages(path.into()));
                 }
                 let part = match (record.kind, record.op) {
                     (Kind::Anon | Kind::Object, _) => Part::Anon,
@@ -128,11 +166,11 @@ impl Loaded {
             }
         }
         if accesses.is_empty() {
-            return Err(format!("{path}: the trace has no accesses"));
+            return Err(PlayError::Empty(path.into()));
         }
         let (places, pages) = lay_out(&numbering.into_pages(), &parts);
         if pages.iter().sum::<u64>() > u64::from(u32::MAX / 4) {
-            return Err(format!("{path}: more pages than a machine has"));
+            return Err(PlayError::TooLarge(path.into()));
         }
         Ok(Self { accesses, places, pages, lacks: reader.lacks() })
     }
@@ -174,7 +212,7 @@ type Key = (String, Option<String>, u64);
 static READ: Mutex<BTreeMap<Key, Arc<Loaded>>> = Mutex::new(BTreeMap::new());
 
 impl Trace {
-    fn loaded(&self) -> Result<Arc<Loaded>, String> {
+    fn loaded(&self) -> Result<Arc<Loaded>, PlayError> {
         let format = self.input_format.as_deref().map(|name| {
             Format::from_str(name, true).map_err(|_| {
                 let all: BTreeSet<String> = Format::value_variants()
@@ -182,7 +220,7 @@ impl Trace {
                     .filter_map(|f| Some(f.to_possible_value()?.get_name().to_owned()))
                     .collect();
                 let all: Vec<String> = all.into_iter().collect();
-                format!("input_format = {name:?}: expected {}", all.join(", "))
+                PlayError::Format(name.into(), all.join(", "))
             })
         });
         let limit = self.accesses.unwrap_or(u64::MAX);
@@ -201,31 +239,26 @@ impl Trace {
     /// # Errors
     /// The file is no trace, or lacks accesses without `accept_faults` or `accept_regions`. A time,
     /// a share or a count is out of range.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), PlayError> {
         if !(0.0..1e12).contains(&self.unit_ns) {
-            return Err(format!("unit_ns = {}: expected 0 or more nanoseconds", self.unit_ns));
+            return Err(ValueError::Number("unit_ns", self.unit_ns, "0 or more nanoseconds").into());
         }
         if !(0.0..1.0).contains(&self.warm) {
-            return Err(format!("warm = {}: expected a share from 0 to below 1", self.warm));
+            let range = "a share from 0 to below 1";
+            return Err(ValueError::Number("warm", self.warm, range).into());
         }
-        let counts = [("rounds", self.rounds), ("processes", self.processes)];
-        if let Some((name, _)) = counts.into_iter().find(|&(_, n)| n == 0) {
-            return Err(format!("{name} = 0: expected 1 or more"));
-        }
+        ValueError::of_zero(&[("rounds", self.rounds), ("processes", self.processes)])?;
         if self.processes > 1024 {
-            return Err(format!("processes = {}: expected 1024 at most", self.processes));
+            let count = self.processes.into();
+            return Err(ValueError::Count("processes", count, "1024 at most").into());
         }
         match self.loaded()?.lacks {
-            Some(Lack::Touches) if !self.accept_faults => Err(format!(
-                "{} has page faults only; accesses to resident pages are missing; accept_faults = true plays the \
-                 faults as if they were all accesses",
-                self.file
-            )),
-            Some(Lack::Accesses) if !self.accept_regions => Err(format!(
-                "{} has regions, not accesses; accept_regions = true plays one access to each page of an accessed \
-                 region in each interval",
-                self.file
-            )),
+            Some(Lack::Touches) if !self.accept_faults => {
+                Err(PlayError::FaultsOnly(self.file.clone()))
+            }
+            Some(Lack::Accesses) if !self.accept_regions => {
+                Err(PlayError::Regions(self.file.clone()))
+            }
             _ => Ok(()),
         }
     }
@@ -355,7 +388,8 @@ mod tests {
     #[test]
     fn a_trace_that_cannot_be_played_is_refused() {
         let f = file("page\n1\n");
-        let wrong = |more: &str| spec(&f, more).check().unwrap_err();
+        let refused = |spec: &Trace| spec.check().unwrap_err().to_string();
+        let wrong = |more: &str| refused(&spec(&f, more));
         assert_eq!(wrong("warm = 1.0"), "warm = 1: expected a share from 0 to below 1");
         assert_eq!(wrong("rounds = 0"), "rounds = 0: expected 1 or more");
         assert!(
@@ -364,18 +398,18 @@ mod tests {
         );
         assert!(spec(&f, "").check().is_ok());
         let faults = file("dt,fault\n1,1\n");
-        let error = spec(&faults, "").check().unwrap_err();
+        let error = refused(&spec(&faults, ""));
         assert!(
             error.contains("has page faults only") && error.contains("accept_faults"),
             "{error}"
         );
         assert!(spec(&faults, "accept_faults = true").check().is_ok());
         let regions = file("monitoring_start: 0\n1000-3000 (8.000 KiB) 1 0\n");
-        let error = spec(&regions, "accept_faults = true").check().unwrap_err();
+        let error = refused(&spec(&regions, "accept_faults = true"));
         assert!(error.contains("has regions") && error.contains("accept_regions"), "{error}");
         assert!(spec(&regions, "accept_regions = true").check().is_ok());
         let gone = Trace { file: "/nowhere/t.csv".into(), ..spec(&f, "") };
-        assert!(gone.check().unwrap_err().starts_with("/nowhere/t.csv: No such file"));
+        assert!(refused(&gone).starts_with("/nowhere/t.csv: No such file"));
     }
 
     /// The played steps are those of the file: touches, their time and order, whatever the machine

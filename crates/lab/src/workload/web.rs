@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
+use crate::value::ValueError;
 use ebb_mm::random::Random;
 
 /// Parameters of browsers and servers.
@@ -61,14 +62,10 @@ impl Web {
     ///
     /// # Errors
     /// There are no pairs or blocks, or `used` is no share.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        for (name, n) in [("pairs", self.pairs), ("blocks", self.blocks)] {
-            if n == 0 {
-                return Err(format!("{name} = 0: expected 1 or more"));
-            }
-        }
+    pub(crate) fn check(&self) -> Result<(), ValueError> {
+        ValueError::of_zero(&[("pairs", self.pairs), ("blocks", self.blocks)])?;
         if !(0.0..=1.0).contains(&self.used) {
-            return Err(format!("used = {}: expected 0 to 1", self.used));
+            return Err(ValueError::Number("used", self.used, "0 to 1"));
         }
         Ok(())
     }
@@ -228,7 +225,7 @@ mod tests {
             (Web { blocks: 0, ..spec() }, "blocks = 0: expected 1 or more"),
             (Web { used: 1.5, ..spec() }, "used = 1.5: expected 0 to 1"),
         ] {
-            assert_eq!(wrong.check().unwrap_err(), what);
+            assert_eq!(wrong.check().unwrap_err().to_string(), what);
         }
     }
 }

@@ -27,6 +27,7 @@ use super::pool::Pool;
 use super::spec::{Plan, Setting};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
+use crate::value::ValueError;
 use ebb_mm::random::Random;
 
 /// Parameters of a database under YCSB.
@@ -127,25 +128,25 @@ impl Ycsb {
     ///
     /// # Errors
     /// Blocks take more than the cache has, or a value would be ignored without a cache.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), ValueError> {
         let content = if self.content > 0.0 { self.content } else { self.cache };
         if self.overhead != 0.0 && self.overhead < 1.0 {
-            return Err(format!("overhead = {}: expected 1 or more, or 0", self.overhead));
+            return Err(ValueError::Number("overhead", self.overhead, "1 or more, or 0"));
         }
         if content * self.overhead > self.cache {
-            return Err(format!(
-                "content {content} with overhead {} does not fit in cache = {}",
-                self.overhead, self.cache
-            ));
+            return Err(ValueError::Content(content, self.overhead, self.cache));
         }
         if self.overhead == 0.0 && self.stray > 0.0 {
-            return Err("stray: expected with overhead; else there are no free places".into());
+            let rule = "expected with overhead; else there are no free places";
+            return Err(ValueError::Rule("stray", rule));
         }
         if !(0.0..=1.0).contains(&self.stray) {
-            return Err(format!("stray = {}: expected 0 to 1", self.stray));
+            return Err(ValueError::Number("stray", self.stray, "0 to 1"));
         }
         if self.spare != 0.0 && !(self.spare > 0.0 && self.cache > 0.0 && self.write_back) {
-            return Err("spare: expected a share, with cache and write_back; else nothing is written to the file".into());
+            let rule =
+                "expected a share, with cache and write_back; else nothing is written to the file";
+            return Err(ValueError::Rule("spare", rule));
         }
         Ok(())
     }
@@ -375,7 +376,7 @@ impl Program for Client {
 mod tests {
     use super::*;
 
-    fn told(more: &str) -> Result<(), String> {
+    fn told(more: &str) -> Result<(), ValueError> {
         let text = "threads = 1\ndata = 2.0\nrecord_bytes = 1000\npattern = 'uniform'\nreads = 0.5\nop_ns = 1\nops = 1.0\n";
         toml::from_str::<Ycsb>(&format!("{text}{more}")).unwrap().check()
     }
@@ -396,7 +397,7 @@ mod tests {
             ("spare = 0.1", "spare: expected a share, with cache and write_back"),
             ("cache = 0.5\nwrite_back = true\nspare = -0.1", "spare: expected a share"),
         ] {
-            let told = told(more).unwrap_err();
+            let told = told(more).unwrap_err().to_string();
             assert!(told.contains(what), "{more}: {told}");
         }
     }
