@@ -139,7 +139,7 @@ pub fn attach(arguments: Arguments) -> ExitCode {
         ..run::Arguments::default()
     }) {
         Ok(config) => config,
-        Err(reason) => return refused((FAILED, reason)),
+        Err(reason) => return refused((FAILED, reason.to_string())),
     };
     if let Some(reason) = doctor::why_not() {
         return refused((FAILED, reason));
@@ -158,26 +158,42 @@ fn is_same(pid: u32, what: &str) -> bool {
     of(&pid.to_string()) == of("self")
 }
 
-/// Checks that process `pid` can be attached to (ATTACH-1). The error says why it cannot.
-fn check(pid: u32) -> Result<(), String> {
+/// Why a process cannot be attached to.
+#[derive(Debug, thiserror::Error)]
+enum AttachError {
+    /// The agent cannot join, for this reason of the pager.
+    #[error("{0}")]
+    NoAgent(String),
+    #[error("it is in a run already (ebb ps); ebb set changes its limit")]
+    InRun,
+    #[error("process {0} traces it already (a debugger?); detach that first")]
+    Traced(u32),
+    #[error("it is stopped: kill -CONT {0}")]
+    Stopped(u32),
+    #[error(
+        "it has other files (a container?) and cannot find the agent; start ebb inside: \
+         nsenter -t {0} -m -p ebb attach ..."
+    )]
+    OtherFiles(u32),
+}
+
+/// Checks that process `pid` can be attached to (ATTACH-1).
+fn check(pid: u32) -> Result<(), AttachError> {
     if let Some(reason) = inject::why_not_when_loaded(pid) {
-        return Err(reason);
+        return Err(AttachError::NoAgent(reason));
     }
     if stat::supervisor_of(pid).is_ok() {
-        return Err("it is in a run already (ebb ps); ebb set changes its limit".into());
+        return Err(AttachError::InRun);
     }
     if let Some(tracer) = proc::tracer(pid) {
-        return Err(format!("process {tracer} traces it already (a debugger?); detach that first"));
+        return Err(AttachError::Traced(tracer));
     }
     if matches!(proc::state(pid), Some('T' | 't')) {
-        return Err(format!("it is stopped: kill -CONT {pid}"));
+        return Err(AttachError::Stopped(pid));
     }
     for what in ["ns/mnt", "root"] {
         if !is_same(pid, what) {
-            let way = format!("nsenter -t {pid} -m -p ebb attach ...");
-            return Err(format!(
-                "it has other files (a container?) and cannot find the agent; start ebb inside: {way}"
-            ));
+            return Err(AttachError::OtherFiles(pid));
         }
     }
     Ok(())
@@ -204,7 +220,8 @@ fn start(pid: u32, wanted: &Config, events: Option<&Path>) -> Result<ExitCode, R
         command: command_line(pid),
         ..wanted.clone()
     };
-    let mut supervisor = Supervisor::start(config, events, signals, &nothing).map_err(failed)?;
+    let supervisor = Supervisor::start(config, events, signals, &nothing);
+    let mut supervisor = supervisor.map_err(|error| failed(error.to_string()))?;
     let cannot = |reason| failed(format!("process {pid}: {reason}; the process is unchanged"));
     permit_socket(&members, &folder);
     let told = SupervisorMessage::Attach(pid).send(&supervisor.socket);

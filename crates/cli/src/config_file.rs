@@ -7,18 +7,21 @@
 //! The whole file is checked, unused profiles included. A mistake is reported with its line before
 //! anything starts.
 
-use crate::run::{self, Arguments, Encrypted, Report};
-use crate::{serve, size};
+use crate::run::{self, Arguments, Encrypted, Report, ShareError, SwitchError};
+use crate::serve::{self, ServeError};
+use crate::size::{self, SizeError};
 use clap::ValueEnum;
 use ebb_mm::nearest::nearest;
-use std::fmt::Display;
-use std::path::Path;
+use ebb_swap::TierSpecError;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Type of the value of an option.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
     Size,
     Tiers,
     Percent,
@@ -29,10 +32,10 @@ enum Kind {
     Flag,
 }
 
-impl Kind {
-    /// Returns a description of a valid value, for error messages.
-    fn example(self) -> &'static str {
-        match self {
+/// Describes a valid value, for error messages.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Size => "a size, as \"256M\" or \"25%\"",
             Self::Tiers => "a list of tiers, as \"ram:64M,file:/var/tmp\"",
             Self::Percent => "a share, as \"5%\"",
@@ -41,7 +44,7 @@ impl Kind {
             Self::Address => "a port or an address with one, as 9464 or \"0.0.0.0:9464\"",
             Self::Which => "\"remote\", \"all\" or \"none\"",
             Self::Flag => "true or false",
-        }
+        })
     }
 }
 
@@ -66,6 +69,73 @@ const KEYS: [(&str, Kind); 15] = [
 const SET: &str = "set";
 const PROFILE: &str = "profile";
 
+/// Why the options of a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The file cannot be read.
+    #[error("--config {}: {}", .0.display(), .1)]
+    Read(PathBuf, io::Error),
+    /// A line of the file has a mistake.
+    #[error("{}:{}: {}", .0.display(), .1, .2)]
+    At(PathBuf, usize, Box<Mistake>),
+    /// The file has no profile of this name. The last field is the nearest.
+    #[error("--profile {}: {} has no such profile; did you mean '{}'?", .0, .1.display(), .2)]
+    NoProfile(String, PathBuf, String),
+    /// The file has no profile.
+    #[error("--profile {}: {} has no profiles; write one as [profile.{}]", .0, .1.display(), .0)]
+    NoProfiles(String, PathBuf),
+}
+
+/// A mistake in a line. The first field is a key.
+#[derive(Debug, thiserror::Error)]
+pub enum Mistake {
+    /// The parser of TOML refuses the line, in these words.
+    #[error("{0}")]
+    Toml(String),
+    /// The key `profile` has a value.
+    #[error("profile: give it a name and options of its own, as [profile.small]")]
+    ProfileValue,
+    /// A profile is no table.
+    #[error("profile.{0}: write its options below [profile.{0}]")]
+    NoProfileTable(String),
+    /// The key `set` is no table.
+    #[error("set: write its switches as KEY = VALUE below [set]")]
+    NoSetTable,
+    /// A switch has a value of another type.
+    #[error("set.{0}: write a number, a word or true or false")]
+    SwitchType(String),
+    /// There is no such key. The second is the nearest.
+    #[error("unknown key '{0}'; did you mean '{1}'?")]
+    UnknownKey(String, &'static str),
+    /// The value has another type.
+    #[error("{0}: write {1}")]
+    Type(&'static str, Kind),
+    /// The path is empty.
+    #[error("{0}: it is empty; write {1}")]
+    Empty(&'static str, Kind),
+    /// The word is none of the choices.
+    #[error("{0}: '{1}' is not a choice; write {2}")]
+    Choice(&'static str, String, Kind),
+    /// The word is no format.
+    #[error("{0}: '{1}' is not a format; write {2}")]
+    Format(&'static str, String, Kind),
+    /// The value is no size.
+    #[error("{0}: {1}")]
+    Size(&'static str, SizeError),
+    /// The value is no list of tiers.
+    #[error("{0}: {1}")]
+    Tiers(&'static str, TierSpecError),
+    /// The value is no share.
+    #[error("{0}: {1}")]
+    Share(&'static str, ShareError),
+    /// The figures cannot be served at the value.
+    #[error("{0}: {1}")]
+    Address(&'static str, ServeError),
+    /// A switch is not valid.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+}
+
 /// Name and text of a file, to report the line of a mistake.
 struct Text<'a> {
     name: &'a Path,
@@ -73,41 +143,41 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
-    fn wrong(&self, at: usize, what: impl Display) -> String {
+    fn wrong(&self, at: usize, what: Mistake) -> FileError {
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
         let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-        format!("{}:{line}: {what}", self.name.display())
+        FileError::At(self.name.into(), line, what.into())
     }
 }
 
 /// Reads the options of the file and of the chosen profile into `arguments`.
-pub fn read(arguments: &mut Arguments) -> Result<(), String> {
+pub fn read(arguments: &mut Arguments) -> Result<(), FileError> {
     let Some(path) = arguments.config.clone() else { return Ok(()) };
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| format!("--config {}: {error}", path.display()))?;
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| FileError::Read(path.clone(), error))?;
     let profile = arguments.profile.clone();
     apply(arguments, &Text { name: &path, text: &text }, profile.as_deref())
 }
 
-fn apply(arguments: &mut Arguments, file: &Text<'_>, profile: Option<&str>) -> Result<(), String> {
+fn apply(
+    arguments: &mut Arguments,
+    file: &Text<'_>,
+    profile: Option<&str>,
+) -> Result<(), FileError> {
     let table = DeTable::parse(file.text).map_err(|error| {
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
-        file.wrong(error.span().map_or(0, |span| span.start), message)
+        file.wrong(error.span().map_or(0, |span| span.start), Mistake::Toml(message))
     })?;
     let general = options(file, table.get_ref(), true)?;
     let mut chosen = None;
     let mut names = Vec::new();
     if let Some(profiles) = table.get_ref().get(PROFILE) {
         let DeValue::Table(profiles) = profiles.get_ref() else {
-            return Err(file.wrong(
-                profiles.span().start,
-                "profile: give it a name and options of its own, as [profile.small]",
-            ));
+            return Err(file.wrong(profiles.span().start, Mistake::ProfileValue));
         };
         for (name, value) in profiles {
             let DeValue::Table(table) = value.get_ref() else {
-                let what =
-                    format!("profile.{0}: write its options below [profile.{0}]", name.get_ref());
+                let what = Mistake::NoProfileTable(name.get_ref().to_string());
                 return Err(file.wrong(name.span().start, what));
             };
             let options = options(file, table, false)?;
@@ -118,14 +188,10 @@ fn apply(arguments: &mut Arguments, file: &Text<'_>, profile: Option<&str>) -> R
         }
     }
     if let (Some(name), None) = (profile, &chosen) {
-        let file = file.name.display();
-        return Err(match nearest(name, names) {
-            Some(other) => {
-                format!("--profile {name}: {file} has no such profile; did you mean '{other}'?")
-            }
-            None => {
-                format!("--profile {name}: {file} has no profiles; write one as [profile.{name}]")
-            }
+        let (nearest, name, file) = (nearest(name, names), name.into(), file.name.into());
+        return Err(match nearest {
+            Some(other) => FileError::NoProfile(name, file, other.into()),
+            None => FileError::NoProfiles(name, file),
         });
     }
     // For an ordinary option the first value counts, and for a switch the last.
@@ -145,21 +211,20 @@ struct Options {
     switches: Vec<String>,
 }
 
-fn options(file: &Text<'_>, table: &DeTable<'_>, is_top: bool) -> Result<Options, String> {
+fn options(file: &Text<'_>, table: &DeTable<'_>, is_top: bool) -> Result<Options, FileError> {
     let mut found = Options::default();
     for (key, value) in table {
         let name = key.get_ref().as_ref();
-        let wrong = |what: String| file.wrong(value.span().start, what);
+        let wrong = |what| file.wrong(value.span().start, what);
         match KEYS.into_iter().find(|&(known, _)| known == name) {
             Some((known, kind)) => {
-                let text = text_of(kind, value)
-                    .ok_or_else(|| wrong(format!("{name}: write {}", kind.example())))?;
-                check(kind, name, &text).map_err(wrong)?;
+                let text = text_of(kind, value).ok_or_else(|| wrong(Mistake::Type(known, kind)))?;
+                check(kind, known, &text).map_err(wrong)?;
                 found.plain.push((known, text));
             }
             None if name == SET => {
                 let DeValue::Table(switches) = value.get_ref() else {
-                    return Err(wrong("set: write its switches as KEY = VALUE below [set]".into()));
+                    return Err(wrong(Mistake::NoSetTable));
                 };
                 switches_of(file, "", switches, &mut found.switches)?;
             }
@@ -170,12 +235,12 @@ fn options(file: &Text<'_>, table: &DeTable<'_>, is_top: bool) -> Result<Options
     Ok(found)
 }
 
-fn unknown(name: &str, is_top: bool) -> String {
+fn unknown(name: &str, is_top: bool) -> Mistake {
     // Underscores become hyphens, because the user may have written `memory_max` for `memory-max`.
     let others = is_top.then_some(PROFILE).into_iter().chain([SET]);
     let known = KEYS.into_iter().map(|(known, _)| known).filter(|&known| known != "inject");
     let best = nearest(&name.replace('_', "-"), known.chain(others)).unwrap_or(SET);
-    format!("unknown key '{name}'; did you mean '{best}'?")
+    Mistake::UnknownKey(name.into(), best)
 }
 
 /// Returns a value in the form in which it stands on the command line.
@@ -194,24 +259,25 @@ fn text_of(kind: Kind, value: &Spanned<DeValue<'_>>) -> Option<String> {
     }
 }
 
-fn check(kind: Kind, name: &str, text: &str) -> Result<(), String> {
-    let named = |error: String| format!("{name}: {error}");
+fn check(kind: Kind, name: &'static str, text: &str) -> Result<(), Mistake> {
     match kind {
-        Kind::Size => size::parse(text, run::memory_total()).map(drop).map_err(named),
+        Kind::Size => size::parse(text, run::memory_total())
+            .map(drop)
+            .map_err(|error| Mistake::Size(name, error)),
         Kind::Tiers => {
-            ebb_swap::parse_tiers(text).map(drop).map_err(|error| named(error.to_string()))
+            ebb_swap::parse_tiers(text).map(drop).map_err(|error| Mistake::Tiers(name, error))
         }
-        Kind::Percent => run::permille(text).map(drop).map_err(named),
+        Kind::Percent => run::permille(text).map(drop).map_err(|error| Mistake::Share(name, error)),
         Kind::Which => Encrypted::from_str(text, false)
             .map(drop)
-            .map_err(|_| named(format!("'{text}' is not a choice; write {}", kind.example()))),
+            .map_err(|_| Mistake::Choice(name, text.into(), kind)),
         Kind::Form => Report::from_str(text, false)
             .map(drop)
-            .map_err(|_| named(format!("'{text}' is not a format; write {}", kind.example()))),
-        Kind::Path if text.is_empty() => {
-            Err(named(format!("it is empty; write {}", kind.example())))
+            .map_err(|_| Mistake::Format(name, text.into(), kind)),
+        Kind::Path if text.is_empty() => Err(Mistake::Empty(name, kind)),
+        Kind::Address => {
+            serve::address(text).map(drop).map_err(|error| Mistake::Address(name, error))
         }
-        Kind::Address => serve::address(text).map(drop).map_err(named),
         Kind::Path | Kind::Flag => Ok(()),
     }
 }
@@ -222,7 +288,7 @@ fn switches_of(
     prefix: &str,
     table: &DeTable<'_>,
     found: &mut Vec<String>,
-) -> Result<(), String> {
+) -> Result<(), FileError> {
     for (key, value) in table {
         let name = format!("{prefix}{}", key.get_ref());
         let text = match value.get_ref() {
@@ -235,12 +301,11 @@ fn switches_of(
             DeValue::Float(number) => number.to_string(),
             DeValue::Boolean(flag) => flag.to_string(),
             DeValue::Datetime(_) | DeValue::Array(_) => {
-                let what = format!("set.{name}: write a number, a word or true or false");
-                return Err(file.wrong(value.span().start, what));
+                return Err(file.wrong(value.span().start, Mistake::SwitchType(name)));
             }
         };
         let setting = format!("{name}={text}");
-        run::check_switch(&setting).map_err(|error| file.wrong(key.span().start, error))?;
+        run::check_switch(&setting).map_err(|error| file.wrong(key.span().start, error.into()))?;
         found.push(setting);
     }
     Ok(())
@@ -281,7 +346,6 @@ fn fill(arguments: &mut Arguments, key: &str, value: String) {
 mod tests {
     use super::*;
     use clap::{Args, Command, FromArgMatches};
-    use std::path::PathBuf;
 
     fn typed(words: &str) -> Arguments {
         let command = Arguments::augment_args(Command::new("run"));
@@ -289,7 +353,7 @@ mod tests {
         Arguments::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
     }
 
-    fn with(text: &str, words: &str) -> Result<Arguments, String> {
+    fn with(text: &str, words: &str) -> Result<Arguments, FileError> {
         let mut arguments = typed(words);
         let profile = arguments.profile.clone();
         apply(&mut arguments, &Text { name: Path::new("ebb.toml"), text }, profile.as_deref())?;
@@ -370,13 +434,16 @@ gen.min_ttl_ms = 1000
             ("\nquiet = true\nquiet = false", "ebb.toml:3: duplicate key"),
             ("memory-max 3", "ebb.toml:1: "),
         ] {
-            let error = with(text, "").err().unwrap_or_else(|| panic!("{text} is taken"));
+            let error =
+                with(text, "").err().unwrap_or_else(|| panic!("{text} is taken")).to_string();
             assert!(error.starts_with(told), "{text}: {error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
-        let error = with(FILE, "--config x --profile smal").err().unwrap();
+        let error = with(FILE, "--config x --profile smal").err().unwrap().to_string();
         assert_eq!(error, "--profile smal: ebb.toml has no such profile; did you mean 'small'?");
-        assert!(with("", "--config x --profile a").err().unwrap().contains("[profile.a]"));
+        assert!(
+            with("", "--config x --profile a").err().unwrap().to_string().contains("[profile.a]")
+        );
     }
 
     /// Shows that a newly added option has a key or is listed as one that a file cannot have.

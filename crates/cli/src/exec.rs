@@ -112,7 +112,7 @@ fn watch(
         Err(reason) => {
             drop(folder);
             // A failed send means that the process has ended already.
-            let _ = SupervisorMessage::Failed(reason).send(&line);
+            let _ = SupervisorMessage::Failed(reason.to_string()).send(&line);
             return ExitCode::from(FAILED);
         }
     };

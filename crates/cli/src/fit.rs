@@ -8,13 +8,15 @@
 use crate::run::memory_total;
 use crate::{program, size};
 use ebb_pager::patience::Patience;
+use ebb_swap::TierSpecError;
 use ebb_sys::signals::{self, Signal, Signals};
 use ebb_sys::{inherited, process};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -155,53 +157,76 @@ struct Fit {
 pub fn fit(arguments: &Arguments) -> ExitCode {
     match find(arguments) {
         Ok(fit) => show(&fit, arguments),
-        Err(Failure { status, reason }) => {
-            crate::tell(reason);
-            ExitCode::from(status)
+        Err(error) => {
+            crate::tell(&error);
+            ExitCode::from(match error {
+                FitError::Signal(number) => 128 + number as u8,
+                _ => 125,
+            })
         }
     }
 }
 
-/// Reason why the search found nothing: the exit status and the message.
-struct Failure {
-    status: u8,
-    reason: String,
+/// Why the search found nothing.
+#[derive(Debug, thiserror::Error)]
+enum FitError {
+    #[error("--slowdown {0}: write a share of the time, as 5%")]
+    Slowdown(String),
+    #[error("--swap: {0}")]
+    Swap(#[from] TierSpecError),
+    #[error("no program; write: ebb fit -- PROGRAM [ARGS...]")]
+    NoProgram,
+    #[error("{0}")]
+    Program(program::Refusal),
+    /// The file of an option cannot be opened.
+    #[error("{} {}: {}", .0, .1.display(), .2)]
+    Option(&'static str, PathBuf, io::Error),
+    #[error("cannot take signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot get a random number: {0}")]
+    Random(Errno),
+    /// The folder of the reports cannot be created, or the program does not start.
+    #[error("{}: {}", .0.display(), .1)]
+    Path(PathBuf, io::Error),
+    #[error("the run wrote no report")]
+    NoReport,
+    #[error("the report of the run has no miss-ratio curve")]
+    NoCurve,
+    #[error("cannot read the report: {0}")]
+    Report(io::Error),
+    #[error("cannot read the report: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("signal {0} ended the search before it found a limit")]
+    Signal(i32),
+    /// A run failed: the program, how it ended, and the end of its messages.
+    #[error(
+        "{} ended with {}, so the search stops; each run must end with status 0. Its messages:{}",
+        .0.display(), .1, .2
+    )]
+    Failed(PathBuf, String, String),
 }
 
-impl From<String> for Failure {
-    fn from(reason: String) -> Self {
-        Self { status: 125, reason }
-    }
-}
-
-impl From<&str> for Failure {
-    fn from(reason: &str) -> Self {
-        reason.to_owned().into()
-    }
-}
-
-fn find(arguments: &Arguments) -> Result<Fit, Failure> {
+fn find(arguments: &Arguments) -> Result<Fit, FitError> {
     let wanted = percent(&arguments.slowdown)?;
-    ebb_swap::parse_tiers(&arguments.swap).map_err(|error| format!("--swap: {error}"))?;
+    ebb_swap::parse_tiers(&arguments.swap)?;
     let Some(name) = arguments.command.first() else {
-        return Err("no program; write: ebb fit -- PROGRAM [ARGS...]".into());
+        return Err(FitError::NoProgram);
     };
-    let (path, _) = program::find(name).map_err(|refusal| refusal.to_string())?;
+    let (path, _) = program::find(name).map_err(FitError::Program)?;
     if let Some(path) = &arguments.input {
-        File::open(path).map_err(|error| format!("--input {}: {error}", path.display()))?;
+        File::open(path).map_err(|error| FitError::Option("--input", path.clone(), error))?;
     }
     if let Some(path) = &arguments.html {
-        File::create(path).map_err(|error| format!("--html {}: {error}", path.display()))?;
+        File::create(path).map_err(|error| FitError::Option("--html", path.clone(), error))?;
     }
     // Signals are taken first, so that the folder is removed and no run goes on after a signal.
-    let signals =
-        Signals::take(&ENDING).map_err(|error| format!("cannot take signals: {error}"))?;
+    let signals = Signals::take(&ENDING).map_err(FitError::Signals)?;
     let runner = Runner { arguments, path, folder: folder()?, signals };
     let (plain, noise) = runner.plain()?;
     let all = (memory_total() as f64 * 0.9) as u64;
     let (sampled, report) = runner.paged(all, true, Duration::MAX)?;
-    let report = report.ok_or("the run wrote no report")?;
-    let reuse = report.reuse.ok_or("the report of the run has no miss-ratio curve")?;
+    let report = report.ok_or(FitError::NoReport)?;
+    let reuse = report.reuse.ok_or(FitError::NoCurve)?;
     let mut search = Search {
         wanted,
         plain: plain.as_secs_f64(),
@@ -242,11 +267,11 @@ fn find(arguments: &Arguments) -> Result<Fit, Failure> {
 }
 
 /// Parses a share in percent, as 5%.
-fn percent(text: &str) -> Result<f64, String> {
+fn percent(text: &str) -> Result<f64, FitError> {
     let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     match number {
         Some(percent) if percent > 0.0 && percent <= 1000.0 => Ok(percent / 100.0),
-        _ => Err(format!("--slowdown {text}: write a share of the time, as 5%")),
+        _ => Err(FitError::Slowdown(text.into())),
     }
 }
 
@@ -261,17 +286,17 @@ impl Drop for Folder {
     }
 }
 
-fn folder() -> Result<Folder, String> {
+fn folder() -> Result<Folder, FitError> {
     use std::os::unix::fs::DirBuilderExt;
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| format!("cannot get a random number: {error}"))?;
+        .map_err(FitError::Random)?;
     let folder = inherited::variable("TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let path = folder.join(format!("ebb-fit-{:016x}", u64::from_ne_bytes(random)));
     std::fs::DirBuilder::new()
         .mode(0o700)
         .create(&path)
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+        .map_err(|error| FitError::Path(path.clone(), error))?;
     Ok(Folder(path))
 }
 
@@ -285,7 +310,7 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     /// Runs the program without Ebb. Returns the time it takes and the difference between two runs.
-    fn plain(&self) -> Result<(Duration, f64), Failure> {
+    fn plain(&self) -> Result<(Duration, f64), FitError> {
         crate::tell("running without ebb ...");
         let run = || {
             let mut command = Command::new(&self.path);
@@ -308,7 +333,7 @@ impl Runner<'_> {
         bytes: u64,
         sample: bool,
         most: Duration,
-    ) -> Result<(Duration, Option<Report>), Failure> {
+    ) -> Result<(Duration, Option<Report>), FitError> {
         if sample {
             crate::tell("running with enough memory, to sample the reuse of pages ...");
         }
@@ -324,16 +349,13 @@ impl Runner<'_> {
         if !ended {
             return Ok((took, None));
         }
-        let text =
-            std::fs::read(&to).map_err(|error| format!("cannot read the report: {error}"))?;
-        let report = serde_json::from_slice(&text)
-            .map_err(|error| format!("cannot read the report: {error}"))?;
-        Ok((took, Some(report)))
+        let text = std::fs::read(&to).map_err(FitError::Report)?;
+        Ok((took, Some(serde_json::from_slice(&text)?)))
     }
 
     /// Runs `command`. Returns the time it takes and whether it ended within `most`.
-    fn time(&self, mut command: Command, most: Duration) -> Result<(Duration, bool), Failure> {
-        let cannot = |error: std::io::Error| format!("{}: {error}", self.path.display());
+    fn time(&self, mut command: Command, most: Duration) -> Result<(Duration, bool), FitError> {
+        let cannot = |error| FitError::Path(self.path.clone(), error);
         let said = self.folder.0.join("said");
         let stdin = match &self.arguments.input {
             Some(path) => File::open(path).map_err(cannot)?.into(),
@@ -361,12 +383,12 @@ impl Runner<'_> {
             std::thread::sleep(LOOK);
         };
         let took = began.elapsed();
-        if status.success() { Ok((took, true)) } else { Err(self.failed(status, &said).into()) }
+        if status.success() { Ok((took, true)) } else { Err(self.failed(status, &said)) }
     }
 
     /// Passes a signal on to the run and returns the failure to report. Kills the run if it does
     /// not end in time.
-    fn end(&self, child: &mut Child, signal: Signal) -> Failure {
+    fn end(&self, child: &mut Child, signal: Signal) -> FitError {
         if !signal.from_terminal {
             signals::send(child.id(), signal.number);
         }
@@ -379,11 +401,10 @@ impl Runner<'_> {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let reason = format!("signal {} ended the search before it found a limit", signal.number);
-        Failure { status: 128 + signal.number as u8, reason }
+        FitError::Signal(signal.number)
     }
 
-    fn failed(&self, status: ExitStatus, said: &Path) -> String {
+    fn failed(&self, status: ExitStatus, said: &Path) -> FitError {
         let mut text = Vec::new();
         // An unreadable output is left out of the message.
         let _ = File::open(said).and_then(|mut file| file.read_to_end(&mut text));
@@ -393,14 +414,9 @@ impl Runner<'_> {
             (Some(code), _) => format!("status {code}"),
             (None, signal) => format!("signal {}", signal.unwrap_or(0)),
         };
-        let mut out = format!(
-            "{} ended with {how}, so the search stops; each run must end with status 0. Its messages:",
-            self.path.display()
-        );
-        for line in &lines[lines.len().saturating_sub(LINES)..] {
-            let _ = write!(out, "\n  {line}");
-        }
-        out
+        let last = &lines[lines.len().saturating_sub(LINES)..];
+        let said = last.iter().map(|line| format!("\n  {line}")).collect();
+        FitError::Failed(self.path.clone(), how, said)
     }
 }
 

@@ -29,6 +29,7 @@ use ebb_pager::inject::IMAGE_NAME;
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, StatVfsMountFlags, lstat, statvfs};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io::{Error, ErrorKind, Result, Write};
 use std::os::fd::OwnedFd;
@@ -260,32 +261,57 @@ fn directories() -> impl Iterator<Item = PathBuf> {
     named("XDG_RUNTIME_DIR").into_iter().chain(own).chain(common)
 }
 
-/// Checks that a run folder can be created in `directory` (FOLDER-2). The error says why it cannot.
-fn usable(directory: &Path) -> std::result::Result<(), String> {
+/// Why no run folder can be created in a directory.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("not an absolute path")]
+    Relative,
+    #[error("longer than {DIRECTORY_MAX} bytes, too long for a socket in it")]
+    TooLong,
+    #[error("the path has a space or a colon")]
+    Separator,
+    #[error("the path has a $")]
+    Dollar,
+    #[error(transparent)]
+    System(#[from] Errno),
+    #[error("other users cannot reach it")]
+    Hidden,
+    #[error("mounted with noexec")]
+    NoExec,
+    #[error("not a folder")]
+    NoFolder,
+    #[error("belongs to another user")]
+    Foreign,
+    #[error("other users may rename its entries (chmod +t)")]
+    Open,
+}
+
+/// Checks that a run folder can be created in `directory` (FOLDER-2).
+fn usable(directory: &Path) -> std::result::Result<(), Unusable> {
     let bytes = directory.as_os_str().as_bytes();
     if !directory.is_absolute() {
-        return Err("not an absolute path".into());
+        return Err(Unusable::Relative);
     }
     if bytes.len() > DIRECTORY_MAX {
-        return Err(format!("longer than {DIRECTORY_MAX} bytes, too long for a socket in it"));
+        return Err(Unusable::TooLong);
     }
     // The loader splits LD_PRELOAD at these bytes.
     if bytes.iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
-        return Err("the path has a space or a colon".into());
+        return Err(Unusable::Separator);
     }
     // The loader of the agent expands `$`.
     if bytes.contains(&b'$') {
-        return Err("the path has a $".into());
+        return Err(Unusable::Dollar);
     }
-    let stat = rustix::fs::stat(directory).map_err(|error| error.to_string())?;
+    let stat = rustix::fs::stat(directory)?;
     let user = rustix::process::geteuid();
     safe(&stat, user.as_raw())?;
     if user.is_root() && !is_reachable_by_all(directory) {
-        return Err("other users cannot reach it".into());
+        return Err(Unusable::Hidden);
     }
-    let flags = statvfs(directory).map_err(|error| error.to_string())?.f_flag;
+    let flags = statvfs(directory)?.f_flag;
     if flags.contains(StatVfsMountFlags::NOEXEC) {
-        return Err("mounted with noexec".into());
+        return Err(Unusable::NoExec);
     }
     Ok(())
 }
@@ -300,17 +326,17 @@ fn is_reachable_by_all(directory: &Path) -> bool {
     directory.ancestors().all(open)
 }
 
-fn safe(stat: &Stat, user: u32) -> std::result::Result<(), String> {
+fn safe(stat: &Stat, user: u32) -> std::result::Result<(), Unusable> {
     const OTHERS_WRITE: u32 = 0o022;
     const STICKY: u32 = 0o1000;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Err("not a folder".into());
+        return Err(Unusable::NoFolder);
     }
     if stat.st_uid != user && stat.st_uid != 0 {
-        return Err("belongs to another user".into());
+        return Err(Unusable::Foreign);
     }
     if stat.st_mode & OTHERS_WRITE != 0 && stat.st_mode & STICKY == 0 {
-        return Err("other users may rename its entries (chmod +t)".into());
+        return Err(Unusable::Open);
     }
     Ok(())
 }

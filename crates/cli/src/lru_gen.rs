@@ -1,7 +1,7 @@
 //! `ebb lru-gen` shows the generations of a run and passes commands to it, over the socket of the
 //! run.
 
-use crate::stat::{ask, say};
+use crate::stat::{AskError, ask, say};
 use ebb_control::{Patience, Reclaim, Request};
 use ebb_mm::observe::lru_gen::Enabled;
 use std::process::ExitCode;
@@ -43,15 +43,24 @@ pub struct Arguments {
     enabled: Option<String>,
 }
 
+/// Why a run shows nothing, or does not carry a command out.
+#[derive(Debug, thiserror::Error)]
+enum LruGenError {
+    #[error("'{0}' is no command; write + (age) or - (evict) first; see ebb lru-gen --help")]
+    NoCommand(String),
+    #[error("enabled takes y, n or a number (7 is everything), not '{0}'")]
+    NoParts(String),
+    #[error(transparent)]
+    Ask(#[from] AskError),
+}
+
 impl Arguments {
     /// Returns the request to send.
-    fn request(&self) -> Result<Request, String> {
+    fn request(&self) -> Result<Request, LruGenError> {
         if let Some(command) = &self.command {
             let command = command.trim();
             if !command.starts_with(['+', '-']) {
-                return Err(format!(
-                    "'{command}' is no command; write + (age) or - (evict) first; see ebb lru-gen --help"
-                ));
+                return Err(LruGenError::NoCommand(command.into()));
             }
             return Ok(Request::Reclaim(Reclaim::LruGen(command.to_owned())));
         }
@@ -59,9 +68,8 @@ impl Arguments {
             None => Ok(Request::LruGen { full: self.full }),
             Some("") => Ok(Request::Enabled),
             Some(value) => {
-                let parts = Enabled::parse(value).map_err(|_| {
-                    format!("enabled takes y, n or a number (7 is everything), not '{value}'")
-                })?;
+                let parts =
+                    Enabled::parse(value).map_err(|_| LruGenError::NoParts(value.into()))?;
                 Ok(Request::Enable(parts.0))
             }
         }
@@ -69,7 +77,7 @@ impl Arguments {
 }
 
 /// Asks a run, and returns the text to show.
-fn told(pid: u32, request: &Request) -> Result<String, String> {
+fn told(pid: u32, request: &Request) -> Result<String, AskError> {
     match request {
         Request::LruGen { .. } => ask(pid, request, Patience::Endless),
         Request::Enabled => ask(pid, request, Patience::Endless).map(|parts| Enabled(parts).show()),
@@ -79,7 +87,7 @@ fn told(pid: u32, request: &Request) -> Result<String, String> {
 
 /// Shows the generations, or passes a command on.
 pub fn lru_gen(arguments: &Arguments) -> ExitCode {
-    match arguments.request().and_then(|request| told(arguments.pid, &request)) {
+    match arguments.request().and_then(|request| Ok(told(arguments.pid, &request)?)) {
         Ok(text) => {
             say(&text);
             ExitCode::SUCCESS

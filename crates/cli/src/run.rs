@@ -7,14 +7,18 @@
 
 use crate::folder::Folder;
 use crate::program::{self, Kind};
+use crate::serve::ServeError;
+use crate::size::SizeError;
 use crate::{config_file, doctor, exec, inject, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
-use ebb_mm::tunables::Tunables;
+use ebb_mm::tunables::{SetError, Tunables};
 use ebb_pager::events::{self, Event, Why};
 use ebb_pager::patience::Patience;
 use ebb_pager::{
     Config, Encrypt, MEMORY_MIN_BYTES, ReportFormat, ReportTo, SupervisorMessage, shown,
 };
+use ebb_swap::TierSpecError;
+use ebb_swap::inject::PlanError;
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
@@ -23,7 +27,7 @@ use ebb_sys::{cgroup, inherited, proc, process, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -175,7 +179,10 @@ pub fn run(mut arguments: Arguments) -> ExitCode {
             "/proc is not mounted, and ebb cannot run without it: mount -t proc proc /proc",
         );
     }
-    let config = match config_file::read(&mut arguments).and_then(|()| configure(&arguments)) {
+    if let Err(reason) = config_file::read(&mut arguments) {
+        return fail(FAILED, reason);
+    }
+    let config = match configure(&arguments) {
         Ok(config) => config,
         Err(reason) => return fail(FAILED, reason),
     };
@@ -244,6 +251,17 @@ impl Resources {
     }
 }
 
+/// Why an output cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// The file of the events cannot be opened.
+    #[error("--events {}: {}", .0.display(), .1)]
+    Events(PathBuf, io::Error),
+    /// The figures cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] ServeError),
+}
+
 /// Outputs that show the run to others while it lasts.
 pub struct Outputs {
     /// Listener of the server for the figures.
@@ -254,9 +272,9 @@ pub struct Outputs {
 
 impl Outputs {
     /// Opens the outputs before any process of the run starts, so that a failure starts nothing.
-    fn new(arguments: &Arguments) -> Result<Self, String> {
+    fn new(arguments: &Arguments) -> Result<Self, OutputError> {
         let events = arguments.events.as_ref().map(|path| {
-            events::open(path).map_err(|error| format!("--events {}: {error}", path.display()))
+            events::open(path).map_err(|error| OutputError::Events(path.clone(), error))
         });
         let metrics = arguments.metrics.as_deref().map(serve::listen).transpose()?;
         if let Some(listener) = &metrics
@@ -326,7 +344,7 @@ fn start(
     let config = Config { socket: folder.socket(), ..config };
     let pool_bytes = config.pool_bytes;
     let supervisor = Supervisor::start(config, outputs.events, signals, &nothing);
-    let mut supervisor = supervisor.map_err(|reason| (FAILED, reason))?;
+    let mut supervisor = supervisor.map_err(|error| (FAILED, error.to_string()))?;
     let command = || {
         let mut command = command(path, words, &folder, pool_bytes);
         process::prepare_child(&mut command);
@@ -358,17 +376,78 @@ pub fn memory_total() -> u64 {
     cgroup::memory_limit().map_or(machine, |limit| limit.bytes.min(machine))
 }
 
+/// Why the options of a run are not valid.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The limit is no size.
+    #[error("--memory-max: {0}")]
+    MemoryMax(SizeError),
+    /// A program cannot run in the limit.
+    #[error("--memory-max {0}: less than a program can run in; the least is {LEAST_MIB}M")]
+    LowMax(String),
+    /// The limit of throttling is no size.
+    #[error("--memory-high: {0}")]
+    MemoryHigh(SizeError),
+    /// The limit of throttling exceeds the limit, which follows it.
+    #[error(
+        "--memory-high {0}: more than --memory-max ({1}), so it would have no effect; give less, or \
+         leave it out"
+    )]
+    HighAboveMax(String, String),
+    /// A program cannot run in the limit of throttling.
+    #[error("--memory-high {0}: less than a program can run in; the least is {LEAST_MIB}M")]
+    LowHigh(String),
+    /// The tiers are not valid.
+    #[error("--swap: {0}")]
+    Swap(#[from] TierSpecError),
+    /// The faults to inject are not valid.
+    #[error("--inject: {0}")]
+    Inject(#[from] PlanError),
+    /// The report of `--exec` has no file.
+    #[error(
+        "--report: with --exec the report goes only to a file; add --report-file FILE, or leave \
+         --report out"
+    )]
+    ReportWithExec,
+    /// The target is no share.
+    #[error("--pressure-target {0}")]
+    PressureTarget(#[from] ShareError),
+    /// A switch is not valid.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// The file of an option cannot be created.
+    #[error("{} {}: {}", .0, .1.display(), .2)]
+    File(&'static str, PathBuf, io::Error),
+}
+
+/// A text is no share.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: write a share from 0.1% to 50%, as 5%")]
+pub struct ShareError(String);
+
+/// Why a switch is not valid. The first field is the setting.
+#[derive(Debug, thiserror::Error)]
+pub enum SwitchError {
+    /// A switch of the pager cannot have the value.
+    #[error("--set {0}: no valid value; {own}", own = own_switches_in_words())]
+    Value(String),
+    /// Only the laboratory reads the switch.
+    #[error("--set {0}: no run reads {1}; only `ebb lab run --set {0}` does")]
+    LabOnly(String, String),
+    /// The engine refuses the switch.
+    #[error("--set {0}: {1}; {own}", own = own_switches_in_words())]
+    Engine(String, SetError),
+}
+
+const LEAST_MIB: u64 = MEMORY_MIN_BYTES >> 20;
+
 /// Returns the configuration of the run. Checks all arguments.
-pub fn configure(arguments: &Arguments) -> Result<Config, String> {
+pub fn configure(arguments: &Arguments) -> Result<Config, ConfigError> {
     let (group, total) = (cgroup::memory_limit(), memory_total());
     let memory_max = arguments.memory_max.as_deref().unwrap_or("50%");
-    let memory_max_bytes =
-        size::parse(memory_max, total).map_err(|error| format!("--memory-max: {error}"))?;
+    let memory_max_bytes = size::parse(memory_max, total).map_err(ConfigError::MemoryMax)?;
     if memory_max_bytes < MEMORY_MIN_BYTES {
-        return Err(format!(
-            "--memory-max {memory_max}: less than a program can run in; the least is {}M",
-            MEMORY_MIN_BYTES >> 20
-        ));
+        return Err(ConfigError::LowMax(memory_max.into()));
     }
     if let Some(limit) = group.filter(|limit| limit.bytes < memory_max_bytes) {
         let (file, allowed) = (limit.file.display(), limit.bytes >> 20);
@@ -382,15 +461,13 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
         Some(text) => Some(memory_high(text, total, memory_max_bytes, memory_max)?),
     };
     let swap = arguments.swap.clone().unwrap_or_else(|| "ram,file".into());
-    ebb_swap::parse_tiers(&swap).map_err(|error| format!("--swap: {error}"))?;
+    ebb_swap::parse_tiers(&swap)?;
     if let Some(plan) = &arguments.inject {
-        ebb_swap::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
+        ebb_swap::inject::Plan::parse(plan)?;
     }
     let exec = arguments.exec == Some(true);
     if exec && arguments.report.is_some() && arguments.report_file.is_none() {
-        return Err("--report: with --exec the report goes only to a file; add --report-file FILE, or leave \
-                    --report out"
-            .into());
+        return Err(ConfigError::ReportWithExec);
     }
     let target = arguments.pressure_target.as_deref().map(permille).transpose();
     let mut config = Config {
@@ -413,7 +490,7 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
         },
         sample: arguments.sample == Some(true),
         strict: arguments.strict == Some(true),
-        pressure_target_permille: target.map_err(|error| format!("--pressure-target {error}"))?,
+        pressure_target_permille: target?,
         command: shown(arguments.command.iter().map(|word| word.as_encoded_bytes())),
         ..Config::default()
     };
@@ -427,19 +504,18 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
     };
     for (option, path) in [("--report-file", report), ("--record", config.record.as_ref())] {
         if let Some(path) = path {
-            std::fs::File::create(path)
-                .map_err(|error| format!("{option} {}: {error}", path.display()))?;
+            File::create(path).map_err(|error| ConfigError::File(option, path.clone(), error))?;
         }
     }
     Ok(config)
 }
 
 /// Parses a share in percent, as 5% or 2.5%, into thousandths.
-pub fn permille(text: &str) -> Result<u32, String> {
+pub fn permille(text: &str) -> Result<u32, ShareError> {
     let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     match number.map(|percent| (percent * 10.0).round()) {
         Some(permille @ 1.0..=500.0) => Ok(permille as u32),
-        _ => Err(format!("{text}: write a share from 0.1% to 50%, as 5%")),
+        _ => Err(ShareError(text.into())),
     }
 }
 
@@ -453,19 +529,13 @@ fn report_to(arguments: &Arguments) -> ReportTo {
     }
 }
 
-fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, String> {
-    let high = size::parse(text, total).map_err(|error| format!("--memory-high: {error}"))?;
+fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, ConfigError> {
+    let high = size::parse(text, total).map_err(ConfigError::MemoryHigh)?;
     if high > max {
-        return Err(format!(
-            "--memory-high {text}: more than --memory-max ({max_text}), so it would have no effect; \
-             give less, or leave it out"
-        ));
+        return Err(ConfigError::HighAboveMax(text.into(), max_text.into()));
     }
     if high < MEMORY_MIN_BYTES {
-        let least = MEMORY_MIN_BYTES >> 20;
-        return Err(format!(
-            "--memory-high {text}: less than a program can run in; the least is {least}M"
-        ));
+        return Err(ConfigError::LowHigh(text.into()));
     }
     Ok(high)
 }
@@ -526,11 +596,11 @@ fn own_switches_in_words() -> String {
 }
 
 /// Checks that a switch and its value are valid.
-pub fn check_switch(setting: &str) -> Result<(), String> {
+pub fn check_switch(setting: &str) -> Result<(), SwitchError> {
     apply(&mut Config::default(), setting)
 }
 
-fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
+fn apply(config: &mut Config, setting: &str) -> Result<(), SwitchError> {
     let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
     match (key, value.parse::<u32>()) {
         ("standby", Ok(number @ 0..=900)) => config.standby_permille = number,
@@ -543,19 +613,13 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
         (
             "standby" | "readahead" | "look_around" | "cpu_follow" | "split" | "eager" | "io_uring",
             _,
-        ) => {
-            return Err(format!("--set {setting}: no valid value; {}", own_switches_in_words()));
-        }
+        ) => return Err(SwitchError::Value(setting.into())),
         (key, _) if Tunables::LAB_ONLY.contains(&key) => {
-            return Err(format!(
-                "--set {setting}: no run reads {key}; only `ebb lab run --set {setting}` does"
-            ));
+            return Err(SwitchError::LabOnly(setting.into(), key.into()));
         }
         _ => {
             config.switches.push(setting.to_owned());
-            config.tunables().map_err(|error| {
-                format!("--set {setting}: {error}; {}", own_switches_in_words())
-            })?;
+            config.tunables().map_err(|error| SwitchError::Engine(setting.into(), error))?;
         }
     }
     Ok(())
@@ -584,6 +648,20 @@ fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString
     value
 }
 
+/// Why the pager of a run does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A step, which the text names, failed.
+    #[error("cannot {0}: {1}")]
+    Step(&'static str, io::Error),
+    /// The pager refuses the run, for this reason.
+    #[error("{0}")]
+    Refused(String),
+    /// The pager sends no message that answers the start.
+    #[error("the pager sent an unexpected message: {0:?}")]
+    Unexpected(SupervisorMessage),
+}
+
 /// The supervisor of a running program.
 pub struct Supervisor {
     pub pager: Child,
@@ -602,8 +680,8 @@ impl Supervisor {
         events: Option<File>,
         signals: Signals,
         nothing: &File,
-    ) -> Result<Self, String> {
-        let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
+    ) -> Result<Self, StartError> {
+        let cannot = StartError::Step;
         process::adopt_orphans();
         let (socket, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
         let other: OwnedFd =
@@ -630,8 +708,8 @@ impl Supervisor {
         start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
         match receive(&socket, &pager_life) {
             Ok(SupervisorMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, events }),
-            Ok(SupervisorMessage::Failed(reason)) => Err(reason),
-            Ok(other) => Err(format!("the pager sent an unexpected message: {other:?}")),
+            Ok(SupervisorMessage::Failed(reason)) => Err(StartError::Refused(reason)),
+            Ok(other) => Err(StartError::Unexpected(other)),
             Err(error) => Err(cannot("receive from the pager", error)),
         }
     }

@@ -15,7 +15,7 @@ use crate::metrics;
 use ebb_control::{Client, Content, ControlError, Patience, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Read, Result, Write};
+use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,33 +35,67 @@ const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
+/// Why the figures cannot be served at an address. The first field is the text of the address.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The text is no address.
+    #[error(
+        "--metrics {0}: {1}; write a port, as 9464, or an address and a port, as 127.0.0.1:9464"
+    )]
+    Address(String, AddressError),
+    /// Another program listens there.
+    #[error(
+        "--metrics {0}: {1} is taken, perhaps by another run; give another port, or 0 for any free one"
+    )]
+    Taken(String, SocketAddr),
+    /// The system refuses the address.
+    #[error("--metrics {0}: cannot listen at {1}: {2}")]
+    Listen(String, SocketAddr, Error),
+}
+
+/// Why a text is no address.
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    /// The number is no port.
+    #[error("not a port (0 to 65535)")]
+    NoPort,
+    /// The address cannot be resolved.
+    #[error(transparent)]
+    Unresolved(#[from] Error),
+    /// The name has no address.
+    #[error("there is no such address")]
+    Nowhere,
+}
+
+/// Why the pager gives no figures.
+#[derive(Debug, thiserror::Error)]
+enum FiguresError {
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Format(#[from] std::fmt::Error),
+}
+
 /// Returns the address to listen at. A bare port means the loopback address.
-pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
-    let why = |reason: &str| {
-        format!(
-            "--metrics {text}: {reason}; write a port, as 9464, or an address and a port, as 127.0.0.1:9464"
-        )
-    };
+pub fn address(text: &str) -> std::result::Result<SocketAddr, ServeError> {
+    let why = |error| ServeError::Address(text.into(), error);
     let port = text.strip_prefix(':').unwrap_or(text);
     if !port.contains([':', '.']) {
-        let port = port.parse::<u16>().map_err(|_| why("not a port (0 to 65535)"))?;
+        let port = port.parse::<u16>().map_err(|_| why(AddressError::NoPort))?;
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
-    let found = text.to_socket_addrs().map_err(|error| why(&error.to_string()))?.next();
-    found.ok_or_else(|| why("there is no such address"))
+    let found = text.to_socket_addrs().map_err(|error| why(error.into()))?.next();
+    found.ok_or_else(|| why(AddressError::Nowhere))
 }
 
 /// Listens at an address. Called before anything starts.
-pub fn listen(text: &str) -> std::result::Result<TcpListener, String> {
+pub fn listen(text: &str) -> std::result::Result<TcpListener, ServeError> {
     let address = address(text)?;
     let listener = TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
     listener.map_err(|error| match error.kind() {
-        ErrorKind::AddrInUse => {
-            format!("--metrics {text}: {address} is taken, perhaps by another run; give another port, or 0 for \
-                 any free one")
-        }
-        _ => format!("--metrics {text}: cannot listen at {address}: {error}"),
+        ErrorKind::AddrInUse => ServeError::Taken(text.into(), address),
+        _ => ServeError::Listen(text.into(), address, error),
     })
 }
 
@@ -89,7 +123,7 @@ struct Server {
     socket: PathBuf,
     callers: Vec<Caller>,
     /// Last answer of the pager, and the time at which it came.
-    figures: Option<(Instant, std::result::Result<String, String>)>,
+    figures: Option<(Instant, std::result::Result<String, FiguresError>)>,
 }
 
 impl Server {
@@ -175,7 +209,9 @@ impl Server {
         match path.split('?').next() {
             Some("/metrics") => match self.figures() {
                 Ok(text) => answer("200 OK", OPENMETRICS, text, with_body),
-                Err(reason) => answer("503 Service Unavailable", PLAIN, reason, with_body),
+                Err(reason) => {
+                    answer("503 Service Unavailable", PLAIN, &reason.to_string(), with_body)
+                }
             },
             Some("/") => {
                 answer("200 OK", PLAIN, "ebb run; its figures are at /metrics\n", with_body)
@@ -185,7 +221,7 @@ impl Server {
     }
 
     /// Returns the figures, no older than [`FRESH`] (SERVE-3).
-    fn figures(&mut self) -> &std::result::Result<String, String> {
+    fn figures(&mut self) -> &std::result::Result<String, FiguresError> {
         let old = self.figures.as_ref().is_none_or(|(at, _)| at.elapsed() > FRESH);
         if old {
             let figures = ask(&self.socket);
@@ -196,14 +232,13 @@ impl Server {
 }
 
 /// Asks the pager at `socket` for the figures.
-fn ask(socket: &Path) -> std::result::Result<String, String> {
+fn ask(socket: &Path) -> std::result::Result<String, FiguresError> {
     fn of<T: Content>(socket: &Path, request: &Request) -> std::result::Result<T, ControlError> {
         Client::connect(socket, Patience::Glance)?.ask(request, Patience::Glance)
     }
     let metrics = of(socket, &Request::Metrics)?;
     let (pressure, faults) = (of(socket, &Request::Pressure)?, of(socket, &Request::Faults)?);
-    metrics::openmetrics(std::process::id(), &metrics, &pressure, &faults)
-        .map_err(|error| error.to_string())
+    Ok(metrics::openmetrics(std::process::id(), &metrics, &pressure, &faults)?)
 }
 
 /// State of a caller's request.
@@ -298,13 +333,13 @@ mod tests {
     #[test]
     fn a_port_without_an_address_is_on_the_loopback_interface() {
         for text in ["9464", ":9464", "127.0.0.1:9464"] {
-            assert_eq!(address(text), Ok(([127, 0, 0, 1], 9464).into()), "{text}");
+            assert_eq!(address(text).expect(text), ([127, 0, 0, 1], 9464).into());
         }
-        assert_eq!(address("0.0.0.0:80"), Ok(([0, 0, 0, 0], 80).into()));
+        assert_eq!(address("0.0.0.0:80").unwrap(), ([0, 0, 0, 0], 80).into());
         assert_eq!(address("[::1]:80").unwrap().to_string(), "[::1]:80");
         assert!(address("localhost:80").unwrap().ip().is_loopback());
         for text in ["", "x", "70000", "-1", "127.0.0.1", "1.2.3.4:", "::"] {
-            let error = address(text).unwrap_err();
+            let error = address(text).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("--metrics {text}: ")) && error.contains("as 9464"),
                 "{error}"

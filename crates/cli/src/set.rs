@@ -1,8 +1,8 @@
 //! `ebb set` changes the limits of a run while it lasts, over the socket of the run.
 
 use crate::run::memory_total;
-use crate::size;
-use crate::stat::ask;
+use crate::size::{self, SizeError};
+use crate::stat::{AskError, ask};
 use ebb_control::{Bound, Limits, Patience, Reclaim, Request};
 use ebb_pager::MEMORY_MIN_BYTES;
 use std::process::ExitCode;
@@ -32,18 +32,35 @@ pub struct Arguments {
     settings: Vec<String>,
 }
 
+/// Why a run is not changed.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SetError {
+    /// The text is no setting.
+    #[error("'{0}' is not a setting; write KEY=VALUE, as memory.max=256M")]
+    NoSetting(String),
+    /// The value of a key is no size.
+    #[error("{0}: {1}")]
+    Size(String, SizeError),
+    /// A program cannot run in the size of the setting.
+    #[error("{0}: less than a program can run in; the least is {least}M", least = MEMORY_MIN_BYTES >> 20)]
+    TooSmall(String),
+    /// There is no such key.
+    #[error("'{0}' is not a key; write memory.max, memory.high, memory.reclaim or tier.ram")]
+    UnknownKey(String),
+    /// The run refuses the change or does not answer.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+}
+
 /// Returns the requests to the run: the one for its limits, and the one for reclaim.
-fn requests(settings: &[String], total: u64) -> Result<Vec<Request>, String> {
+fn requests(settings: &[String], total: u64) -> Result<Vec<Request>, SetError> {
     let (mut limits, mut reclaim) = (Limits::default(), None);
     for setting in settings {
-        let (key, value) = setting.split_once('=').ok_or_else(|| {
-            format!("'{setting}' is not a setting; write KEY=VALUE, as memory.max=256M")
-        })?;
-        let bytes = || size::parse(value, total).map_err(|error| format!("{key}: {error}"));
+        let (key, value) =
+            setting.split_once('=').ok_or_else(|| SetError::NoSetting(setting.clone()))?;
+        let bytes = || size::parse(value, total).map_err(|why| SetError::Size(key.into(), why));
         let at_least = |bytes: u64| {
-            let least = MEMORY_MIN_BYTES >> 20;
-            let why =
-                || format!("{setting}: less than a program can run in; the least is {least}M");
+            let why = || SetError::TooSmall(setting.clone());
             (bytes >= MEMORY_MIN_BYTES).then_some(bytes).ok_or_else(why)
         };
         match (key, value) {
@@ -53,11 +70,7 @@ fn requests(settings: &[String], total: u64) -> Result<Vec<Request>, String> {
             ("memory.high", _) => limits.high = Some(Bound::Bytes(at_least(bytes()?)?)),
             ("tier.ram", _) => limits.ram = Some(Bound::Bytes(bytes()?)),
             ("memory.reclaim", _) => reclaim = Some(Request::Reclaim(Reclaim::Bytes(bytes()?))),
-            _ => {
-                return Err(format!(
-                    "'{key}' is not a key; write memory.max, memory.high, memory.reclaim or tier.ram"
-                ));
-            }
+            _ => return Err(SetError::UnknownKey(key.into())),
         }
     }
     let limits = (limits != Limits::default()).then_some(Request::Limits(limits));
@@ -65,9 +78,9 @@ fn requests(settings: &[String], total: u64) -> Result<Vec<Request>, String> {
 }
 
 /// Asks the run that process `pid` belongs to for the changes, and waits until they are done.
-pub fn have(pid: u32, settings: &[String]) -> Result<(), String> {
+pub fn have(pid: u32, settings: &[String]) -> Result<(), SetError> {
     let requests = requests(settings, memory_total())?;
-    requests.iter().try_for_each(|request| ask(pid, request, Patience::Endless))
+    Ok(requests.iter().try_for_each(|request| ask(pid, request, Patience::Endless))?)
 }
 
 /// Changes the run.
@@ -85,7 +98,7 @@ pub fn set(arguments: &Arguments) -> ExitCode {
 mod tests {
     use super::*;
 
-    fn of(words: &str) -> Result<Vec<Request>, String> {
+    fn of(words: &str) -> Result<Vec<Request>, SetError> {
         requests(&words.split(' ').map(str::to_owned).collect::<Vec<_>>(), 1 << 30)
     }
 
@@ -113,7 +126,7 @@ mod tests {
             ("memory.max=1M", "4M"),
             ("memory.max=1G swappiness=10", "'swappiness'"),
         ] {
-            let error = of(words).unwrap_err();
+            let error = of(words).unwrap_err().to_string();
             assert!(error.contains(named), "{words}: {error}");
         }
     }

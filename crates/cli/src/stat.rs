@@ -85,65 +85,100 @@ impl fmt::Display for Told {
     }
 }
 
-fn metrics(pid: u32) -> Result<Metrics, String> {
+/// Why a run gives no answer.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AskError {
+    /// No run of the user has this process.
+    #[error(
+        "process {0} belongs to no run of yours; give the PID of a run, or of a process in it \
+         (`ebb ps` lists your runs)"
+    )]
+    NoRun(u32),
+    /// The run refuses the request or does not answer.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+enum StatError {
+    #[error("--watch {0}: {1}")]
+    Watch(String, DelayError),
+    #[error("the process is missing; write ebb stat PID --watch")]
+    NoProcessToWatch,
+    #[error("the process is missing; write ebb stat PID")]
+    NoProcess,
+    #[error("--faults has no format openmetrics; write --format json, or leave --faults out")]
+    FaultsInOpenmetrics,
+    #[error(
+        "--watch has no format openmetrics, which is for one moment; write --format json, or use \
+         ebb run --metrics for Prometheus"
+    )]
+    WatchInOpenmetrics,
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    #[error(transparent)]
+    Format(#[from] fmt::Error),
+    #[error("--svg {}: {}", .0.display(), .1)]
+    Svg(PathBuf, std::io::Error),
+}
+
+/// A text is no interval.
+#[derive(Debug, thiserror::Error)]
+#[error("write seconds from 0.1 to 3600, as 1 or 0.5")]
+pub struct DelayError;
+
+fn metrics(pid: u32) -> Result<Metrics, AskError> {
     ask(pid, &Request::Metrics, Patience::Answer)
 }
 
-fn pressure(pid: u32) -> Result<MemoryPressure, String> {
+fn pressure(pid: u32) -> Result<MemoryPressure, AskError> {
     ask(pid, &Request::Pressure, Patience::Answer)
 }
 
-fn faults(pid: u32) -> Result<Faults, String> {
+fn faults(pid: u32) -> Result<Faults, AskError> {
     ask(pid, &Request::Faults, Patience::Answer)
 }
 
 impl Arguments {
     /// Returns the process, and the interval if its run is asked repeatedly. In `--watch 4711`
     /// without PID the number is the process.
-    fn subject(&self) -> Result<(u32, Option<Duration>), String> {
-        let every = |text: &str| delay(text).map_err(|why| format!("--watch {text}: {why}"));
+    fn subject(&self) -> Result<(u32, Option<Duration>), StatError> {
+        let every = |text: &str| delay(text).map_err(|why| StatError::Watch(text.into(), why));
         match (self.pid, self.watch.as_deref()) {
             (Some(pid), None) => Ok((pid, None)),
             (Some(pid), Some(text)) => Ok((pid, Some(every(text)?))),
             (None, Some(text)) => match text.parse() {
                 Ok(pid) if text != "1" => Ok((pid, Some(Duration::from_secs(1)))),
-                _ => Err("the process is missing; write ebb stat PID --watch".into()),
+                _ => Err(StatError::NoProcessToWatch),
             },
-            (None, None) => Err("the process is missing; write ebb stat PID".into()),
+            (None, None) => Err(StatError::NoProcess),
         }
     }
 
     /// Asks for the figures in the chosen form.
-    fn told(&self, pid: u32) -> Result<Told, String> {
+    fn told(&self, pid: u32) -> Result<Told, StatError> {
         Ok(match (self.faults, self.format) {
             (true, Format::Text) => Told::Text(faults(pid)?.to_string()),
             (true, Format::Json) => {
                 let json = serde_json::to_string(&faults(pid)?).expect("numbers and names");
                 Told::Text(json + "\n")
             }
-            (true, Format::Openmetrics) => {
-                return Err(
-                    "--faults has no format openmetrics; write --format json, or leave --faults out"
-                        .into(),
-                );
-            }
+            (true, Format::Openmetrics) => return Err(StatError::FaultsInOpenmetrics),
             (false, _) if self.pressure => Told::Text(pressure(pid)?.to_string()),
             (false, Format::Text) => Told::Metrics(metrics(pid)?),
             (false, Format::Json) => Told::Text(metrics::json(&metrics(pid)?)),
             (false, Format::Openmetrics) => {
                 let all = (metrics(pid)?, pressure(pid)?, faults(pid)?);
-                let text = metrics::openmetrics(pid, &all.0, &all.1, &all.2);
-                Told::Text(text.map_err(|error| error.to_string())?)
+                Told::Text(metrics::openmetrics(pid, &all.0, &all.1, &all.2)?)
             }
         })
     }
 
     /// Prints the figures repeatedly, until the run ends or the output is closed.
-    fn watch(&self, pid: u32, every: Duration) -> Result<(), String> {
+    fn watch(&self, pid: u32, every: Duration) -> Result<(), StatError> {
         if self.format == Format::Openmetrics {
-            return Err("--watch has no format openmetrics, which is for one moment; write --format json, or use \
-                        ebb run --metrics for Prometheus"
-                .into());
+            return Err(StatError::WatchInOpenmetrics);
         }
         // The loop asks by the supervisor's number, because process `pid` may end before its run
         // does.
@@ -177,13 +212,13 @@ impl Arguments {
 }
 
 /// Draws a run until it ends.
-fn draw(supervisor: u32, every: Duration, file: &Path) -> Result<(), String> {
-    let command = crate::ps::command_of(supervisor).ok_or_else(|| no_run(supervisor))?;
+fn draw(supervisor: u32, every: Duration, file: &Path) -> Result<(), StatError> {
+    let command = crate::ps::command_of(supervisor).ok_or(AskError::NoRun(supervisor))?;
     let program = command.split_ascii_whitespace().next().unwrap_or_default();
     let title = format!("ebb run -- {}", program.rsplit('/').next().unwrap_or_default());
     let write = |picture: &Picture| {
         let written = std::fs::write(file, picture.svg(&title));
-        written.map_err(|error| format!("--svg {}: {error}", file.display()))
+        written.map_err(|error| StatError::Svg(file.into(), error))
     };
     let mut picture = Picture::default();
     // Written once before the first sample, so that a file that cannot be written is reported now.
@@ -201,7 +236,7 @@ fn draw(supervisor: u32, every: Duration, file: &Path) -> Result<(), String> {
                 picture.add(Sample::of(since.as_secs_f64(), &metrics, &pressure));
             }
             Err(_) if has_ended(supervisor) => return write(&picture),
-            Err(reason) => return Err(reason),
+            Err(reason) => return Err(reason.into()),
         }
         if written.elapsed() > REDRAWN {
             write(&picture)?;
@@ -212,10 +247,10 @@ fn draw(supervisor: u32, every: Duration, file: &Path) -> Result<(), String> {
 }
 
 /// Parses an interval in seconds.
-pub fn delay(text: &str) -> Result<Duration, String> {
+pub fn delay(text: &str) -> Result<Duration, DelayError> {
     match text.parse::<f64>() {
         Ok(seconds @ 0.1..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("write seconds from 0.1 to 3600, as 1 or 0.5".into()),
+        _ => Err(DelayError),
     }
 }
 
@@ -275,20 +310,20 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 }
 
 /// Asks the run that `pid` belongs to.
-pub fn ask<T: Content>(pid: u32, request: &Request, patience: Patience) -> Result<T, String> {
+pub fn ask<T: Content>(pid: u32, request: &Request, patience: Patience) -> Result<T, AskError> {
     Ok(client_to(pid)?.1.ask(request, patience)?)
 }
 
 /// Returns the PID of the supervisor (`ebb run`) that `pid` belongs to.
-pub fn supervisor_of(pid: u32) -> Result<u32, String> {
+pub fn supervisor_of(pid: u32) -> Result<u32, AskError> {
     client_to(pid).map(|(supervisor, _)| supervisor)
 }
 
 /// Asks the run of this supervisor, as a command that asks repeatedly.
 #[cfg(feature = "top")]
-pub fn ask_supervisor<T: Content>(supervisor: u32, request: &Request) -> Result<T, String> {
+pub fn ask_supervisor<T: Content>(supervisor: u32, request: &Request) -> Result<T, AskError> {
     let client = client_of_run(supervisor).map_err(ControlError::from)?;
-    Ok(client.ok_or_else(|| no_run(supervisor))?.ask(request, Patience::Glance)?)
+    Ok(client.ok_or(AskError::NoRun(supervisor))?.ask(request, Patience::Glance)?)
 }
 
 /// Returns whether a run that does not answer has ended, so that nothing is left to ask.
@@ -306,7 +341,7 @@ fn client_of_run(number: u32) -> std::io::Result<Option<Client>> {
 }
 
 /// Finds the run that a process belongs to. Returns the run's number and a connection to it.
-fn client_to(process: u32) -> Result<(u32, Client), String> {
+fn client_to(process: u32) -> Result<(u32, Client), AskError> {
     let find = || {
         let mut pid = process;
         while pid > 1 {
@@ -318,14 +353,7 @@ fn client_to(process: u32) -> Result<(u32, Client), String> {
         }
         folder::client_of_member(process)
     };
-    find().map_err(ControlError::from)?.ok_or_else(|| no_run(process))
-}
-
-fn no_run(pid: u32) -> String {
-    format!(
-        "process {pid} belongs to no run of yours; give the PID of a run, or of a process in it \
-         (`ebb ps` lists your runs)"
-    )
+    find().map_err(ControlError::from)?.ok_or(AskError::NoRun(process))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod picture;
 mod screen;
 mod source;
 
+use crate::stat::AskError;
 use crate::{ps, stat};
 use ebb_sys::words::plain;
 use picture::{Pen, Seen};
@@ -15,8 +16,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
-use screen::{Asked, Screen, Shows};
+use screen::{Asked, NoScreen, Screen, Shows};
 use source::{Source, Update, Want};
+use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -70,18 +72,30 @@ pub fn top(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn follow(arguments: &Arguments) -> Result<u8, String> {
+/// Why there is nothing to watch.
+#[derive(Debug, thiserror::Error)]
+enum TopError {
+    #[error(transparent)]
+    NoScreen(#[from] NoScreen),
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    #[error("cannot use the terminal: {0}")]
+    Terminal(io::Error),
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+fn follow(arguments: &Arguments) -> Result<u8, TopError> {
     let term = std::env::var_os("TERM");
     if let Some(reason) = screen::why_not(term.as_deref(), screen::is_terminal()) {
-        return Err(reason);
+        return Err(reason.into());
     }
     let supervisor = arguments.pid.map(stat::supervisor_of).transpose()?;
     let page =
         supervisor.map_or(Page::List, |supervisor| Page::Run(Box::new(Followed::of(supervisor))));
-    let cannot = |error: std::io::Error| format!("cannot use the terminal: {error}");
+    let cannot = TopError::Terminal;
     let mut screen = Screen::take().map_err(cannot)?;
-    let mut app = App::new(page, arguments.delay)
-        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    let mut app = App::new(page, arguments.delay).map_err(TopError::Thread)?;
     if arguments.panic {
         // The panic happens in a thread that does not own the screen.
         let _ = std::thread::spawn(|| panic!("as it was asked to")).join();
@@ -117,7 +131,7 @@ struct Followed {
     /// Time of the last answer.
     heard: Option<Instant>,
     /// Reason why no answer has come since then.
-    silent: Option<String>,
+    silent: Option<AskError>,
     /// First line of the whole map that is shown, if the whole map is shown.
     map: Option<usize>,
 }
@@ -245,7 +259,7 @@ impl App {
             }
             Update::Done(result) => {
                 self.changing = false;
-                self.say(result.unwrap_or_else(|reason| reason));
+                self.say(result.unwrap_or_else(|reason| reason.to_string()));
             }
         }
     }

@@ -42,21 +42,30 @@ impl Shows {
     }
 }
 
+const INSTEAD: &str = "for a list: ebb ps; for figures that repeat: ebb stat --watch PID";
+
+/// Why a whole screen cannot be used.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoScreen {
+    /// The input or the output is no terminal.
+    #[error("ebb top needs a terminal to read keys from and to show a screen; {INSTEAD}")]
+    NoTerminal,
+    /// The type of the terminal is not known.
+    #[error("TERM is not set, so the terminal's screen cannot be used; {INSTEAD}")]
+    NoTerm,
+    /// The terminal cannot move its cursor.
+    #[error("TERM is dumb: the terminal cannot move its cursor; {INSTEAD}")]
+    Dumb,
+}
+
 /// Returns why a whole screen cannot be used, or `None` if it can.
-pub fn why_not(term: Option<&OsStr>, is_terminal: bool) -> Option<String> {
-    let instead = "for a list: ebb ps; for figures that repeat: ebb stat --watch PID";
+pub fn why_not(term: Option<&OsStr>, is_terminal: bool) -> Option<NoScreen> {
     if !is_terminal {
-        return Some(format!(
-            "ebb top needs a terminal to read keys from and to show a screen; {instead}"
-        ));
+        return Some(NoScreen::NoTerminal);
     }
     match term.filter(|term| !term.is_empty()) {
-        None => {
-            Some(format!("TERM is not set, so the terminal's screen cannot be used; {instead}"))
-        }
-        Some(term) if term == "dumb" => {
-            Some(format!("TERM is dumb: the terminal cannot move its cursor; {instead}"))
-        }
+        None => Some(NoScreen::NoTerm),
+        Some(term) if term == "dumb" => Some(NoScreen::Dumb),
         Some(_) => None,
     }
 }
@@ -179,7 +188,7 @@ mod tests {
         assert_eq!(why("linux", true), None);
         let refused = [why("dumb", true), why("", true), why_not(None, true), why("xterm", false)];
         for (reason, word) in refused.into_iter().zip(["dumb", "TERM", "TERM", "terminal"]) {
-            let reason = reason.expect("refused");
+            let reason = reason.expect("refused").to_string();
             assert!(reason.contains(word) && reason.contains("ebb ps"), "{reason}");
         }
     }

@@ -1,9 +1,11 @@
 //! Gets the figures for `ebb top`. A thread asks the runs, so that keys work while a run does not
 //! answer.
 
-use crate::stat::{ask_supervisor, has_ended};
+use crate::set::SetError;
+use crate::stat::{AskError, ask_supervisor, has_ended};
 use crate::{ps, set};
 use ebb_control::{Request, View};
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,17 @@ pub enum Want {
     Runs,
     /// One run, and the areas of one of its processes (0: no process yet).
     Run { supervisor: u32, areas_of: u32 },
+}
+
+/// Why a change is not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The setting is not in effect.
+    #[error(transparent)]
+    Set(#[from] SetError),
+    /// The change needs a thread, which cannot start.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
 }
 
 /// Result of a question to the runs.
@@ -28,9 +41,9 @@ pub enum Update {
     /// The run has ended.
     Ended(u32),
     /// The run does not answer; with the reason.
-    Silent(u32, String),
+    Silent(u32, AskError),
     /// A change is done, or the reason why it is not.
-    Done(Result<String, String>),
+    Done(Result<String, ChangeError>),
 }
 
 /// Handle of the thread that asks the runs.
@@ -62,12 +75,12 @@ impl Source {
     pub fn change(&self, supervisor: u32, setting: String, done: String) {
         let to = self.tell.clone();
         let work = move || {
-            let result = set::have(supervisor, &[setting]).map(|()| done);
+            let result = set::have(supervisor, &[setting]).map(|()| done).map_err(ChangeError::Set);
             // The screen may be gone.
             let _ = to.send(Update::Done(result));
         };
         if let Err(error) = std::thread::Builder::new().name("set".to_owned()).spawn(work) {
-            let _ = self.tell.send(Update::Done(Err(format!("cannot start a thread: {error}"))));
+            let _ = self.tell.send(Update::Done(Err(ChangeError::Thread(error))));
         }
     }
 }

@@ -32,21 +32,23 @@ pub struct CompletionArguments {
 /// Writes the manual pages.
 pub fn man(arguments: &ManArguments) -> ExitCode {
     let command = crate::all_commands();
-    let done = match &arguments.folder {
-        Some(folder) => std::fs::create_dir_all(folder)
-            .and_then(|()| clap_mangen::generate_to(command, folder))
-            .map_err(|error| format!("{}: {error}", folder.display())),
+    let (place, done) = match &arguments.folder {
+        Some(folder) => {
+            let made = std::fs::create_dir_all(folder);
+            let made = made.and_then(|()| clap_mangen::generate_to(command, folder));
+            (format!("{}: ", folder.display()), made)
+        }
         None => {
             let mut text = Vec::new();
             let made = clap_mangen::Man::new(command).render(&mut text);
             print(&text);
-            made.map_err(|error| error.to_string())
+            (String::new(), made)
         }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            ebb_run::tell(reason);
+        Err(error) => {
+            ebb_run::tell(format_args!("{place}{error}"));
             ExitCode::FAILURE
         }
     }
