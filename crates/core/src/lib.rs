@@ -16,8 +16,8 @@
 //!
 //! # A driver
 //!
-//! This is a complete driver. The store accepts every page at once. The machine finishes all work of
-//! kswapd before the next access:
+//! This is a complete driver. The store accepts every page at once. The machine finishes all work
+//! of kswapd before the next access:
 //!
 //! ```
 //! use ebb_mm::{Engine, Entry, Evidence, Fault, Space, Vpn, WakeRequests, Work};

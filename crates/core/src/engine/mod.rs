@@ -27,8 +27,8 @@
 //! * ENGINE-2: each pass that begins also ends, in [`Engine::next`] or by [`Engine::end_pass`].
 //!
 //! The [front page](crate) of the crate shows a driver. It handles one event at a time by
-//! [`Engine::fault`], [`Engine::complete`] and [`Engine::work`]. A driver with several threads, such
-//! as the pager, calls the steps behind these one by one.
+//! [`Engine::fault`], [`Engine::complete`] and [`Engine::work`]. A driver with several threads,
+//! such as the pager, calls the steps behind these one by one.
 
 mod loads;
 mod paging;
