@@ -98,7 +98,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
     process::leave_process_group();
     let pager = match prepare(*config, supervisor_pid) {
         Ok(pager) => pager,
-        Err(message) => return SupervisorMessage::Failed(message).send(supervisor),
+        Err(error) => return SupervisorMessage::Failed(error.to_string()).send(supervisor),
     };
     pager.run.begin_far(&pager.config.socket);
     let listener = match ebb_sys::socket::Listener::bind(&pager.config.socket) {
@@ -132,7 +132,7 @@ fn serve_to_the_end(supervisor: &Socket) -> std::io::Result<()> {
             }
             Ok(SupervisorMessage::Detach) => match detach::run(&pager) {
                 Ok(()) => return end(&pager, supervisor, None),
-                Err(reason) => SupervisorMessage::Failed(reason).send(supervisor)?,
+                Err(error) => SupervisorMessage::Failed(error.to_string()).send(supervisor)?,
             },
             Ok(SupervisorMessage::Stopping) => watch_stopped(&pager.processes, supervisor),
             Ok(SupervisorMessage::GoesOn) => {}
@@ -267,18 +267,26 @@ fn watch_stopped(processes: &Processes, supervisor: &Socket) {
     }
 }
 
+/// Why a pager cannot start.
+#[derive(Debug, thiserror::Error)]
+enum PrepareError {
+    #[error(transparent)]
+    Tiers(#[from] ebb_swap::TierSpecError),
+    #[error(transparent)]
+    Inject(#[from] ebb_swap::inject::PlanError),
+    #[error(transparent)]
+    Store(#[from] ebb_swap::StoreError),
+    #[error("cannot start: {0}")]
+    Start(#[from] std::io::Error),
+}
+
 /// Opens the store and makes the pager. A pager that another run pages does not use io_uring. A
 /// completed read counts as a pending signal for the thread that started it. Until such a thread
 /// leaves the system call in which it needs a page, the kernel does not let it sleep
 /// ([`ebb_sys::cgroup::may_be_used_up`]).
-fn prepare(config: Config, supervisor: u32) -> Result<Arc<Pager>, String> {
-    let tiers = ebb_swap::parse_tiers(&config.swap).map_err(|error| error.to_string())?;
-    let inject = config
-        .inject
-        .as_deref()
-        .map(ebb_swap::inject::Plan::parse)
-        .transpose()
-        .map_err(|error| error.to_string())?;
+fn prepare(config: Config, supervisor: u32) -> Result<Arc<Pager>, PrepareError> {
+    let tiers = ebb_swap::parse_tiers(&config.swap)?;
+    let inject = config.inject.as_deref().map(ebb_swap::inject::Plan::parse).transpose()?;
     let options = ebb_swap::Options {
         ram_limit_default: config.memory_max_bytes / 2,
         use_io_uring: config.io_uring && std::env::var_os(ENV_SOCKET).is_none(),
@@ -286,11 +294,9 @@ fn prepare(config: Config, supervisor: u32) -> Result<Arc<Pager>, String> {
         encrypt: config.encrypt.into(),
         notice: Notice::new(messages::say),
     };
-    let store = Store::open(&tiers, &options).map_err(|error| error.to_string())?;
+    let store = Store::open(&tiers, &options)?;
     let world = World { clock: Clock::real(), host: Box::new(Machine), store: Box::new(store) };
-    let pager =
-        Pager::new(config, world, supervisor).map_err(|error| format!("cannot start: {error}"))?;
-    Ok(Arc::new(pager))
+    Ok(Arc::new(Pager::new(config, world, supervisor)?))
 }
 
 fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Result<()> {

@@ -37,6 +37,36 @@ const ASKED_MAX: usize = 256;
 /// Number of passes over all processes, because they may fork meanwhile.
 const ROUNDS_MAX: u32 = 100;
 
+/// Why no process can be given back (DETACH-4).
+#[derive(Debug, thiserror::Error)]
+pub enum DetachError {
+    /// The process with this number cannot release its agent.
+    #[error("process {0} is stopped: kill -CONT {0}")]
+    Stopped(u32),
+    /// The machine has no room for the stored pages.
+    #[error(
+        "the stored pages need {needed_mib} MiB, and the machine has room for {room_mib} MiB; free \
+         some memory first"
+    )]
+    NoRoom {
+        /// Size of the stored pages.
+        needed_mib: u64,
+        /// Available memory.
+        room_mib: u64,
+    },
+    /// Reclaim does not come to rest.
+    #[error("a process does not answer: it gets no CPU")]
+    NoCpu,
+    /// A page does not come back.
+    #[error("the pager cannot bring back the page at {address:#x} of process {pid}")]
+    PageAway {
+        /// Address of the page.
+        address: u64,
+        /// Number of the process.
+        pid: u32,
+    },
+}
+
 /// Handles a command's request to detach. The supervisor has to know, so it gets a signal and then
 /// makes the request to this pager.
 pub fn asked(pager: &Pager, line: Box<dyn Connection>) {
@@ -52,13 +82,14 @@ pub fn asked(pager: &Pager, line: Box<dyn Connection>) {
 ///
 /// # Errors
 /// Fails if a process cannot be given back (DETACH-4).
-pub fn run(pager: &Arc<Pager>) -> Result<(), String> {
+pub fn run(pager: &Arc<Pager>) -> Result<(), DetachError> {
     let result = try_run(pager);
-    pager.run.detach.answer(&result);
+    let told = result.as_ref().copied().map_err(ToString::to_string);
+    pager.run.detach.answer(&told);
     result
 }
 
-fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
+fn try_run(pager: &Arc<Pager>) -> Result<(), DetachError> {
     all_run(&pager.processes)?;
     has_room(&pager.processes)?;
     let (limit, high) = lift(pager)?;
@@ -85,15 +116,15 @@ fn try_run(pager: &Arc<Pager>) -> Result<(), String> {
 }
 
 /// Fails if a process is stopped, because it cannot release its agent.
-fn all_run(processes: &Processes) -> Result<(), String> {
+fn all_run(processes: &Processes) -> Result<(), DetachError> {
     match processes.mms().into_iter().find(|mm| mm.is_stopped()) {
-        Some(mm) => Err(format!("process {} is stopped: kill -CONT {0}", mm.owner.pid())),
+        Some(mm) => Err(DetachError::Stopped(mm.owner.pid())),
         None => Ok(()),
     }
 }
 
 /// Fails if the machine has no room for the stored pages.
-fn has_room(processes: &Processes) -> Result<(), String> {
+fn has_room(processes: &Processes) -> Result<(), DetachError> {
     let mut stored = 0;
     for mm in processes.mms() {
         let mut next = Some(Vpn(0));
@@ -105,17 +136,15 @@ fn has_room(processes: &Processes) -> Result<(), String> {
     let (needed, available) = (stored * PAGE_SIZE as u64, proc::memory_available());
     let mib = |bytes: u64| bytes >> 20;
     match available {
-        Some(available) if needed > available => Err(format!(
-            "the stored pages need {} MiB, and the machine has room for {} MiB; free some memory first",
-            mib(needed),
-            mib(available)
-        )),
+        Some(available) if needed > available => {
+            Err(DetachError::NoRoom { needed_mib: mib(needed), room_mib: mib(available) })
+        }
         _ => Ok(()),
     }
 }
 
 /// Stops reclaim and lifts the limit (DETACH-2). Returns limit and aim as they were, in bytes.
-fn lift(pager: &Pager) -> Result<(u64, u64), String> {
+fn lift(pager: &Pager) -> Result<(u64, u64), DetachError> {
     pager.run.detach.rests.store(false, SeqCst);
     pager.run.detach.on.store(true, SeqCst);
     let wait = Wait::new(&pager.clock, Patience::Detach);
@@ -123,7 +152,7 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
         if wait.is_over(&pager.clock) {
             pager.run.detach.on.store(false, SeqCst);
             all_run(&pager.processes)?;
-            return Err("a process does not answer: it gets no CPU".into());
+            return Err(DetachError::NoCpu);
         }
         pager.budget.kswapd.raise();
         pager.host.sleep(PAUSE);
@@ -139,7 +168,7 @@ fn lift(pager: &Pager) -> Result<(u64, u64), String> {
 }
 
 /// Brings back every page of an address space, unless that ends before.
-fn bring_back(pager: &Pager, mm: &Arc<Mm>) -> Result<(), String> {
+fn bring_back(pager: &Pager, mm: &Arc<Mm>) -> Result<(), DetachError> {
     let mut start = Vpn(0);
     loop {
         let (away, next) = away(mm, start);
@@ -167,7 +196,7 @@ fn away(mm: &Mm, start: Vpn) -> (Vec<Vpn>, Option<Vpn>) {
 
 /// Fetches the pages `away` and waits for them. A page that no thread waits for is given up if its
 /// area is changing. Hence it is requested again.
-fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), String> {
+fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), DetachError> {
     let (mut since, mut asked) = (pager.clock.now(), None);
     let mut wait = Wait::new(&pager.clock, Patience::Detach);
     loop {
@@ -194,9 +223,7 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
             continue;
         } else if wait.is_over(&pager.clock) {
             let (pid, address) = (mm.owner.pid(), away[0].address());
-            return Err(format!(
-                "the pager cannot bring back the page at {address:#x} of process {pid}"
-            ));
+            return Err(DetachError::PageAway { address, pid });
         }
         pager.faults.wake();
         pager.host.sleep(PAUSE);

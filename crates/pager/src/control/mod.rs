@@ -43,12 +43,15 @@ pub fn serve(pager: &Pager, request: Request, line: Box<dyn Connection>) {
     answer::say(&*line, &Ok(response));
 }
 
+/// A requested limit in which no program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("memory.max={0} is less than the {MEMORY_MIN_BYTES} bytes needed")]
+struct LimitTooSmall(u64);
+
 /// Checks requested limits (RESIZE-4).
-fn check(limits: &Limits) -> Result<(), String> {
+fn check(limits: &Limits) -> Result<(), LimitTooSmall> {
     match limits.max {
-        Some(max) if max < MEMORY_MIN_BYTES => {
-            Err(format!("memory.max={max} is less than the {MEMORY_MIN_BYTES} bytes needed"))
-        }
+        Some(max) if max < MEMORY_MIN_BYTES => Err(LimitTooSmall(max)),
         _ => Ok(()),
     }
 }
@@ -56,7 +59,7 @@ fn check(limits: &Limits) -> Result<(), String> {
 /// Passes requested limits to the monitor.
 fn ask_limits(pager: &Pager, request: Limits, line: Box<dyn Connection>) {
     if let Err(reason) = check(&request) {
-        return answer::done(&*line, Err(reason));
+        return answer::done(&*line, Err(reason.to_string()));
     }
     pager.budget.limit_requests.add(request, line);
     pager.run.monitor.raise();
@@ -70,6 +73,6 @@ mod tests {
     fn a_limit_in_which_no_program_runs_is_refused() {
         let of = |max| check(&Limits { max, ..Limits::default() });
         assert_eq!(of(Some(MEMORY_MIN_BYTES)).and(of(None)), Ok(()));
-        assert!(of(Some(4096)).is_err_and(|error| error.contains("less than")));
+        assert_eq!(of(Some(4096)), Err(LimitTooSmall(4096)));
     }
 }

@@ -12,6 +12,34 @@ use ebb_mm::observe::lru_gen::{Action, Command, CommandError, run_all};
 use ebb_mm::types::PAGE_SIZE;
 use std::time::Duration;
 
+/// Why a request is not done.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    /// So many pages could leave memory, of so many.
+    #[error("only {:.1} of {:.1} MiB could leave memory", mib(*.0), mib(*.1))]
+    Partly(u64, u64),
+    /// The memcg, the node or the generation does not exist.
+    #[error(
+        "memcg {memcg}, node {node}, generation {seq}: write the memcg and node that `ebb lru-gen \
+         PID` shows, and a generation {rule}",
+        memcg = .0.memcg, node = .0.node, seq = .0.seq, rule = rule(.0)
+    )]
+    NoGeneration(Command),
+    /// The text is no command.
+    #[error(
+        "'{0}' is no command; write '+ MEMCG NODE GENERATION [SWAPPINESS [FORCE]]' or '- MEMCG NODE \
+         GENERATION [SWAPPINESS [PAGES]]'"
+    )]
+    NoCommand(String),
+    /// The LRU cannot carry the command out.
+    #[error(transparent)]
+    Command(CommandError),
+}
+
+fn mib(pages: u64) -> f64 {
+    pages as f64 / 256.0
+}
+
 impl Reclaim {
     /// Carries out the requests since the last call.
     pub fn serve_requests(&mut self) {
@@ -20,11 +48,11 @@ impl Reclaim {
                 Work::Bytes(bytes) => self.reclaim_bytes(bytes),
                 Work::LruGen(text) => self.run_commands(&text),
             };
-            answer::done(&*line, result);
+            answer::done(&*line, result.map_err(|error| error.to_string()));
         }
     }
 
-    fn run_commands(&mut self, text: &str) -> Result<(), String> {
+    fn run_commands(&mut self, text: &str) -> Result<(), RequestError> {
         let mut last = None;
         let done = run_all(text, |command| {
             last = Some(command);
@@ -34,7 +62,7 @@ impl Reclaim {
     }
 
     /// Reclaims so many bytes at once. The error says how many could leave.
-    fn reclaim_bytes(&mut self, bytes: u64) -> Result<(), String> {
+    fn reclaim_bytes(&mut self, bytes: u64) -> Result<(), RequestError> {
         self.have_managed();
         let (wanted, mut done) = (bytes.div_ceil(PAGE_SIZE as u64), 0);
         // If all pages are young the first pass only ages them.
@@ -54,8 +82,7 @@ impl Reclaim {
         if done >= wanted {
             return Ok(());
         }
-        let mib = |pages: u64| pages as f64 / 256.0;
-        Err(format!("only {:.1} of {:.1} MiB could leave memory", mib(done), mib(wanted)))
+        Err(RequestError::Partly(done, wanted))
     }
 
     fn carry_out(&mut self, command: &Command) -> Result<(), CommandError> {
@@ -96,20 +123,18 @@ impl Reclaim {
 }
 
 /// Explains the error of the last command that ran.
-fn explain(text: &str, error: CommandError, ran: Option<Command>) -> String {
+fn explain(text: &str, error: CommandError, ran: Option<Command>) -> RequestError {
     match (error, ran) {
-        (CommandError::Invalid, Some(Command { memcg, node, seq, action, .. })) => {
-            let old = matches!(action, Action::Evict { .. });
-            let rule = if old { "older than the two youngest" } else { "that exists" };
-            format!(
-                "memcg {memcg}, node {node}, generation {seq}: write the memcg and node that \
-                 `ebb lru-gen PID` shows, and a generation {rule}"
-            )
-        }
-        (CommandError::Invalid, None) => format!(
-            "'{text}' is no command; write '+ MEMCG NODE GENERATION [SWAPPINESS [FORCE]]' or '- MEMCG \
-             NODE GENERATION [SWAPPINESS [PAGES]]'"
-        ),
-        (error, _) => error.to_string(),
+        (CommandError::Invalid, Some(command)) => RequestError::NoGeneration(command),
+        (CommandError::Invalid, None) => RequestError::NoCommand(text.into()),
+        (error, _) => RequestError::Command(error),
+    }
+}
+
+/// Returns which generations a command takes.
+fn rule(command: &Command) -> &'static str {
+    match command.action {
+        Action::Evict { .. } => "older than the two youngest",
+        _ => "that exists",
     }
 }
