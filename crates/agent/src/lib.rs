@@ -19,7 +19,7 @@
 //! * AGENT-2: the agent's thread has its own descriptor table (cloned without `CLONE_FILES`). The
 //!   userfaultfd and the line to the pager stay open even if the program closes all descriptors. So
 //!   a fault waits instead of reading zeros. The program never sees these descriptors in its own
-//!   table, but during a call for which the agent steps aside ([`aside`]). The thread does not
+//!   table, but during a call for which the agent steps aside (`aside.rs`). The thread does not
 //!   share root and working directory (`CLONE_FS`) either. The kernel refuses another mount
 //!   namespace to a thread that shares them.
 //! * AGENT-3: if the line to the pager breaks, the agent's thread kills the process. The program's
@@ -28,7 +28,7 @@
 //!   the program's pipes would never see the end of the data.
 //! * AGENT-5: far from the limit no page is managed, so a process does not wait for its agent. The
 //!   agent's thread joins a moment later, and a process that ends before has cost the pager
-//!   nothing. A hook that the program calls meanwhile waits for it ([`own`]).
+//!   nothing. A hook that the program calls meanwhile waits for it (`own.rs`).
 #![no_std]
 // Builds without hooks leave some of the hooks' helpers unused.
 #![cfg_attr(any(ebb_injected, test), allow(dead_code))]

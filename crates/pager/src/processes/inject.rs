@@ -25,7 +25,7 @@
 //!   system call repeats again and again meanwhile. That may use up the CPU time of the control
 //!   group ([`cgroup::may_be_used_up`]). There a forked child is stopped only while it sleeps, and
 //!   not for a page within a call. Its rseq area stays in memory (`mm/thread_words.rs`). A child
-//!   that has run for [`SLEEPLESS`] is stopped anyway, because it makes no such calls.
+//!   that has run for `SLEEPLESS` is stopped anyway, because it makes no such calls.
 //! * INJECT-8: A thread of the pager may still trace a process that is given back. That thread gave
 //!   the process the agent, or is the freezer's and waits until the process stops. [`clean`] waits
 //!   for it, because a thread has one tracer. A first thread that has ended stays traced, so
