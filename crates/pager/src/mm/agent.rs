@@ -175,9 +175,9 @@ impl Agent {
         self.lacks_hooks && !self.life.read().has_joined()
     }
 
-    /// Whether `thread` is the agent's.
+    /// Whether `thread` is the agent's. No thread has the number 0.
     pub fn is_thread(&self, thread: u32) -> bool {
-        self.link().is_some_and(|link| link.thread() == thread)
+        thread != 0 && self.link().is_some_and(|link| link.thread() == thread)
     }
 
     /// Tells `process` which thread is the agent's, once that is known.
