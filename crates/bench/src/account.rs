@@ -21,6 +21,7 @@ use ebb_sys::process;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::RunError;
 use crate::paging::Outcome;
 use crate::stats::Summary;
 
@@ -150,12 +151,12 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<(), String> {
+fn run(args: &Args) -> Result<(), RunError> {
     if args.rounds == 0 || args.threads == 0 {
-        return Err("--rounds and --threads must be more than 0".into());
+        return Err(RunError::Zero("--rounds and --threads"));
     }
     let ebb = crate::ebb_to_measure(args.ebb.clone())?;
-    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
+    let folder = tempfile::tempdir().map_err(RunError::Folder)?;
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
         let plain = start(args, folder.path(), None)?;
@@ -172,13 +173,13 @@ fn run(args: &Args) -> Result<(), String> {
 }
 
 /// Reads a file of JSON.
-pub fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
-    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+pub(crate) fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, RunError> {
+    let text = fs::read_to_string(path).map_err(|error| RunError::Read(path.into(), error))?;
+    serde_json::from_str(&text).map_err(|error| RunError::Json(path.into(), error))
 }
 
 /// Runs the program once, plain or under `ebb`.
-fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> {
+fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, RunError> {
     let own = crate::own_bench()?;
     let [report, inner] = ["report", "inner"].map(|name| folder.join(name));
     let mut words: Vec<String> = Vec::new();
@@ -208,14 +209,13 @@ fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> 
     let stdout = if is_load { Stdio::piped() } else { Stdio::null() };
     let began = Instant::now();
     let output = (command.stdout(stdout).stderr(Stdio::inherit()).output())
-        .map_err(|error| format!("cannot start {}: {error}", words[0]))?;
+        .map_err(|error| RunError::Start(words[0].clone(), error))?;
     let wall_s = began.elapsed().as_secs_f64();
     if !output.status.success() {
-        return Err(format!("the program failed: {}", output.status));
+        return Err(RunError::Failed("the program", output.status));
     }
     let timed_s = if is_load {
-        let outcome: Outcome = serde_json::from_slice(&output.stdout)
-            .map_err(|error| format!("cannot read the load's result: {error}"))?;
+        let outcome: Outcome = serde_json::from_slice(&output.stdout).map_err(RunError::Load)?;
         outcome.long_us as f64 / 1e6
     } else {
         0.0

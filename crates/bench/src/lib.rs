@@ -3,6 +3,7 @@
 pub mod account;
 pub mod alloc;
 pub mod draw;
+mod error;
 pub mod kernel;
 pub mod paging;
 pub mod processes;
@@ -12,6 +13,8 @@ pub mod stats;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+use error::RunError;
 
 /// Runs the benchmark that the first of `args` names.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
@@ -47,23 +50,20 @@ fn parse<T: clap::Parser>(
     })
 }
 
-fn this_program() -> Result<PathBuf, String> {
-    std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))
+fn this_program() -> Result<PathBuf, RunError> {
+    std::env::current_exe().map_err(RunError::ThisProgram)
 }
 
 /// Returns the words that start `ebb bench` in this program.
-fn own_bench() -> Result<Vec<String>, String> {
+fn own_bench() -> Result<Vec<String>, RunError> {
     Ok(vec![this_program()?.to_string_lossy().into_owned(), "bench".into()])
 }
 
 /// Returns the `ebb` to measure: the given one, or the one beside this program.
-fn ebb_to_measure(told: Option<PathBuf>) -> Result<PathBuf, String> {
+fn ebb_to_measure(told: Option<PathBuf>) -> Result<PathBuf, RunError> {
     let ebb = match told {
         Some(ebb) => ebb,
         None => this_program()?.with_file_name("ebb"),
     };
-    if ebb.exists() {
-        return Ok(ebb);
-    }
-    Err(format!("no {}; build it: cargo build --release --package ebb-run", ebb.display()))
+    if ebb.exists() { Ok(ebb) } else { Err(RunError::NoEbb(ebb)) }
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use clap::Parser;
 
 use crate::account::{Inner, read};
+use crate::error::RunError;
 use crate::stats::Summary;
 
 /// Measure what forks and starts of programs cost far from the limit.
@@ -68,7 +69,7 @@ impl Load {
     }
 
     /// Runs the load once, plain or under `ebb`. Returns its own wall time in seconds.
-    fn run(&self, args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<f64, String> {
+    fn run(&self, args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<f64, RunError> {
         let inner = folder.join("inner");
         let mut words: Vec<String> = Vec::new();
         if let Some(ebb) = ebb {
@@ -83,10 +84,10 @@ impl Load {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status()
-            .map_err(|error| format!("cannot start {}: {error}", words[0]))?;
+            .map_err(|error| RunError::Start(words[0].clone(), error))?;
         if !status.success() {
             let seconds = began.elapsed().as_secs_f64();
-            return Err(format!("{}: {status} after {seconds:.1} s", words.join(" ")));
+            return Err(RunError::FailedAfter(words.join(" "), status, seconds));
         }
         let inner: Inner = read(&inner)?;
         Ok(inner.wall_us as f64 / 1e6)
@@ -111,12 +112,12 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<String, String> {
+fn run(args: &Args) -> Result<String, RunError> {
     if args.rounds == 0 || args.count == 0 {
-        return Err("--rounds and --count must be more than 0".into());
+        return Err(RunError::Zero("--rounds and --count"));
     }
     let ebb = crate::ebb_to_measure(args.ebb.clone())?;
-    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
+    let folder = tempfile::tempdir().map_err(RunError::Folder)?;
     let mut rows = Vec::new();
     for load in Load::all(args) {
         let mut rounds = Vec::new();

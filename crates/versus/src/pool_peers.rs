@@ -77,7 +77,10 @@ impl Peers {
     pub fn measure(&self, peer: Peer, args: &Args, threads: usize) -> Result<Measured, String> {
         sync_disks()?;
         let limit = match peer {
-            Peer::Mmap | Peer::Lmdb => Some(Cgroup::new(Some((args.gib << 30) + BESIDE_BYTES))?),
+            Peer::Mmap | Peer::Lmdb => {
+                let cgroup = Cgroup::new(Some((args.gib << 30) + BESIDE_BYTES));
+                Some(cgroup.map_err(|error| error.to_string())?)
+            }
             Peer::Ebb | Peer::Vmcache => None,
         };
         let mut command = self.command(peer, args, threads, limit.as_ref())?;

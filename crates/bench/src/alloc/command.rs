@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
-use ebb_linux::frame::{Checks, CmaCount};
+use ebb_linux::frame::{Checks, CmaCount, LayoutError};
 
 use super::ebb::{Ebb, HoldTimes, Mechanisms};
 use super::harness::{Cell, Load, Pattern, measure, median};
@@ -53,6 +53,21 @@ struct Args {
     format: Format,
 }
 
+/// Why there is no table.
+#[derive(Debug, thiserror::Error)]
+enum AllocError {
+    #[error("--patterns {0}: write bulk, random, repeat, burst64, cross")]
+    Pattern(String),
+    #[error("--orders must be 0 to 10, --threads and --rounds at least 1")]
+    Range,
+    #[error("--mib is too large")]
+    Mib,
+    #[error("{threads} threads need more than {mib} MiB; raise --mib")]
+    Memory { threads: usize, mib: u32 },
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+}
+
 /// Runs `ebb bench alloc` with these arguments, which leave out the command's name.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let args: Args = match crate::parse("ebb bench alloc", args) {
@@ -85,12 +100,10 @@ fn thread_counts(args: &Args) -> Vec<usize> {
     std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|&n| n <= most).collect()
 }
 
-fn patterns(args: &Args) -> Result<Vec<Pattern>, String> {
+fn patterns(args: &Args) -> Result<Vec<Pattern>, AllocError> {
     let find = |name: &String| {
-        Pattern::ALL
-            .into_iter()
-            .find(|p| p.name() == name)
-            .ok_or_else(|| format!("--patterns {name}: write bulk, random, repeat, burst64, cross"))
+        let found = Pattern::ALL.into_iter().find(|p| p.name() == name);
+        found.ok_or_else(|| AllocError::Pattern(name.clone()))
     };
     args.patterns.iter().map(find).collect()
 }
@@ -118,11 +131,11 @@ fn variants(store: Store) -> Vec<(String, Mechanisms)> {
     all
 }
 
-fn run(args: &Args) -> Result<Vec<Table>, String> {
+fn run(args: &Args) -> Result<Vec<Table>, AllocError> {
     let threads = thread_counts(args);
     let patterns = patterns(args)?;
     if args.orders.iter().any(|&o| o > 10) || threads.contains(&0) || args.rounds == 0 {
-        return Err("--orders must be 0 to 10, --threads and --rounds at least 1".into());
+        return Err(AllocError::Range);
     }
     let mut tables = Vec::new();
     for &order in &args.orders {
@@ -139,22 +152,20 @@ fn blocks_per_thread(order: u8) -> usize {
     (65_536 >> order).clamp(32, 32_768)
 }
 
-fn table(args: &Args, threads: &[usize], order: u8, pattern: Pattern) -> Result<Table, String> {
-    let frames = args.mib.checked_mul(256).ok_or("--mib is too large")?;
+fn table(args: &Args, threads: &[usize], order: u8, pattern: Pattern) -> Result<Table, AllocError> {
+    let frames = args.mib.checked_mul(256).ok_or(AllocError::Mib)?;
     let variants = variants(args.store);
     let most = threads.iter().copied().max().unwrap_or(1);
     let blocks = blocks_per_thread(order);
     if (most * blocks) << order > frames as usize / 4 * 3 {
-        return Err(format!("{most} threads need more than {} MiB; raise --mib", args.mib));
+        return Err(AllocError::Memory { threads: most, mib: args.mib });
     }
     let mut rows = Vec::new();
     let mut notes = Vec::new();
     for &threads in threads {
         let load = Load { threads, order, blocks, pattern, passes: 2 };
         let mut cells: Vec<Vec<Cell>> = vec![Vec::new(); variants.len()];
-        let build = |how: &Mechanisms, meter| {
-            Ebb::new(frames, most, how, meter).map_err(|error| error.to_string())
-        };
+        let build = |how: &Mechanisms, meter| Ebb::new(frames, most, how, meter);
         // All machines are in memory together. Each round samples every variant in turn.
         let machines: Vec<Ebb> =
             variants.iter().map(|(_, how)| build(how, None)).collect::<Result<_, _>>()?;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::set;
 use super::undo::{Undo, quote_path};
+use super::{KernelError, set};
 
 const V1: &str = "/sys/fs/cgroup/memory";
 const V2: &str = "/sys/fs/cgroup";
@@ -35,9 +35,8 @@ const FILES_V1: Files = Files {
 const FILES_V2: Files = Files { limit: "memory.max", peak: "memory.peak", events: "memory.events" };
 
 impl Cgroup {
-    /// Creates a cgroup with or without a limit. An error says in one line why that is not
-    /// possible.
-    pub fn new(limit_bytes: Option<u64>) -> Result<Self, String> {
+    /// Creates a cgroup with or without a limit.
+    pub fn new(limit_bytes: Option<u64>) -> Result<Self, KernelError> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (root, files) = root()?;
         // The count only makes the name unique.
@@ -53,8 +52,7 @@ impl Cgroup {
              for p in $(cat {quoted}/cgroup.procs); do kill -9 $p; done; \
              rmdir {quoted} 2>/dev/null && break; sleep 0.1; done"
         ))?;
-        fs::create_dir(&folder)
-            .map_err(|error| format!("cannot make a memory cgroup: {error} (are you root?)"))?;
+        fs::create_dir(&folder).map_err(KernelError::Cgroup)?;
         if let Some(limit_bytes) = limit_bytes {
             set(&folder.join(files.limit), &limit_bytes.to_string())?;
         }
@@ -80,14 +78,14 @@ fn oom_kills(text: &str) -> u64 {
     value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-fn root() -> Result<(&'static Path, &'static Files), String> {
+fn root() -> Result<(&'static Path, &'static Files), KernelError> {
     let (one, two) = (Path::new(V1), Path::new(V2));
     if one.join(FILES_V1.limit).exists() {
         return Ok((one, &FILES_V1));
     }
     let given = fs::read_to_string(two.join("cgroup.controllers")).unwrap_or_default();
     if !given.split_whitespace().any(|controller| controller == "memory") {
-        return Err("no memory cgroup at /sys/fs/cgroup".into());
+        return Err(KernelError::NoCgroup);
     }
     // The controller is usually on already. If not, the caller's next step reports the error.
     let _ = set(&two.join("cgroup.subtree_control"), "+memory");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::undo::{Undo, quote_path};
-use super::{command, set};
+use super::{KernelError, command, set};
 
 const CLUSTER: &str = "/proc/sys/vm/page-cluster";
 const ZRAM: &str = "/sys/class/zram-control";
@@ -40,7 +40,7 @@ pub struct Compressed {
 
 impl SwapFile {
     /// Creates the file in `folder`.
-    pub fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
+    pub fn new(folder: &Path, bytes: u64) -> Result<Self, KernelError> {
         let path = folder.join(format!("ebb-bench-{}.swap", std::process::id()));
         let mut undo = Undo::new()?;
         // After a killed benchmark this shell and the shell of `Swap` run at once. A swap file that
@@ -58,7 +58,7 @@ impl SwapFile {
     }
 
     /// Turns the file on, with swap-in of 2 to the power of `page_cluster` pages at a time.
-    pub fn on(&self, page_cluster: u32) -> Result<Swap, String> {
+    pub fn on(&self, page_cluster: u32) -> Result<Swap, KernelError> {
         let mut undo = Undo::new()?;
         undo.set(Path::new(CLUSTER), &page_cluster.to_string())?;
         if let Some(rotational) = &self.rotational {
@@ -71,11 +71,14 @@ impl SwapFile {
 
 impl Swap {
     /// Creates a compressed device of `bytes` that takes at most `memory_bytes` of memory.
-    pub fn zram(bytes: u64, memory_bytes: Option<u64>, page_cluster: u32) -> Result<Self, String> {
+    pub fn zram(
+        bytes: u64,
+        memory_bytes: Option<u64>,
+        page_cluster: u32,
+    ) -> Result<Self, KernelError> {
         let mut undo = Undo::new()?;
         let control = Path::new(ZRAM);
-        let number = fs::read_to_string(control.join("hot_add"))
-            .map_err(|error| format!("cannot add a zram device: {error} (are you root?)"))?;
+        let number = fs::read_to_string(control.join("hot_add")).map_err(KernelError::Zram)?;
         let name = format!("zram{}", number.trim());
         let remove = quote_path(&control.join("hot_remove"));
         undo.later(&format!("echo {} > {remove}", number.trim()))?;
@@ -106,12 +109,12 @@ pub fn zram_is_there() -> bool {
     Path::new(ZRAM).join("hot_add").exists()
 }
 
-fn turn_on(path: &Path, undo: &mut Undo) -> Result<(), String> {
+fn turn_on(path: &Path, undo: &mut Undo) -> Result<(), KernelError> {
     let quoted = quote_path(path);
     // The undo is registered first, so that it covers every moment. It does nothing if the swap
     // never went on.
     undo.later(&format!("if grep -qF {quoted} /proc/swaps; then swapoff {quoted}; fi"))?;
-    command("swapon", &[&path.to_string_lossy()])
+    Ok(command("swapon", &[&path.to_string_lossy()])?)
 }
 
 /// Parses `mm_stat`: the first figure is the original size, and the third is the memory used.

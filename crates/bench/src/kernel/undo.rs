@@ -9,6 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use super::KernelError;
+
 const SHELL: &str = r#"
 trap '' HUP INT QUIT TERM
 all=
@@ -28,25 +30,24 @@ pub struct Undo {
 
 impl Undo {
     /// Starts the shell in a process group of its own, out of reach of the terminal's keys.
-    pub fn new() -> Result<Self, String> {
+    pub fn new() -> Result<Self, KernelError> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", SHELL]).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
-        let mut shell =
-            command.spawn().map_err(|error| format!("cannot start a shell: {error}"))?;
+        let mut shell = command.spawn().map_err(KernelError::Shell)?;
         let input = shell.stdin.take();
         Ok(Self { shell, input })
     }
 
     /// Registers a command to run at the end, before those registered earlier.
-    pub fn later(&mut self, line: &str) -> Result<(), String> {
-        let input = self.input.as_mut().ok_or("the undo shell has no input")?;
-        writeln!(input, "{line}").map_err(|error| format!("cannot reach the undo shell: {error}"))
+    pub fn later(&mut self, line: &str) -> Result<(), KernelError> {
+        let input = self.input.as_mut().ok_or(KernelError::NoInput)?;
+        writeln!(input, "{line}").map_err(KernelError::Undo)
     }
 
     /// Writes `value` to a file of the kernel and registers the old value to be written back.
-    pub fn set(&mut self, path: &Path, value: &str) -> Result<(), String> {
-        let before = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    pub fn set(&mut self, path: &Path, value: &str) -> Result<(), KernelError> {
+        let before =
+            std::fs::read_to_string(path).map_err(|error| KernelError::Read(path.into(), error))?;
         self.later(&format!("echo {} > {}", quote(before.trim()), quote_path(path)))?;
         super::set(path, value)
     }

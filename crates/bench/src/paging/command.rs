@@ -11,9 +11,10 @@ use clap::Parser;
 
 use super::load::Outcome;
 use super::rounds::measure;
-use super::runs::{Environment, Load, Runner};
+use super::runs::{Environment, Load, PagingError, Runner};
 use super::table;
-use crate::kernel::{Cgroup, SwapFile};
+use crate::error::RunError;
+use crate::kernel::{Cgroup, KernelError, SwapFile};
 use crate::stats::{Noise, Summary, pairs, verdict};
 
 /// 1 GiB of pages in 512 MiB: Ebb, the kernel's swap file, and all of it in memory.
@@ -55,7 +56,7 @@ const LIMIT: u64 = 512 * MIB;
 /// Limit for `loop`, which has 256 MiB of pages. About 96 MiB stay resident, and the other pages,
 /// compressed to a half, take the rest.
 const LOOP_LIMIT: u64 = 186 * MIB;
-const NAMES: [&str; 4] = ["zipf", "uniform", "scanmix", "loop"];
+pub(super) const NAMES: [&str; 4] = ["zipf", "uniform", "scanmix", "loop"];
 
 impl Args {
     /// Returns the load of 1 GiB, zipf, one thread.
@@ -95,20 +96,20 @@ struct Wanted {
     busy: bool,
 }
 
-fn parse(load: &str) -> Result<Wanted, String> {
+fn parse(load: &str) -> Result<Wanted, PagingError> {
     let (rest, busy) = load.strip_suffix("+busy").map_or((load, false), |rest| (rest, true));
     let (name, threads) = rest.split_once(':').unwrap_or((rest, "1"));
     let name = NAMES.into_iter().find(|known| *known == name);
     match (name, threads.parse()) {
         (Some(pattern), Ok(threads @ 1..=64)) => Ok(Wanted { pattern, threads, busy }),
-        _ => Err(format!("--loads {load}: write {}, then :THREADS, then +busy", NAMES.join(", "))),
+        _ => Err(PagingError::Name(load.into())),
     }
 }
 
-fn run(args: &Args) -> Result<(), String> {
+fn run(args: &Args) -> Result<(), PagingError> {
     let loads: Vec<_> = args.loads.iter().map(|load| parse(load)).collect::<Result<_, _>>()?;
     if args.rounds == 0 || args.warm <= 0.0 || args.seconds <= 0.0 {
-        return Err("--rounds, --warm and --seconds must be more than 0".into());
+        return Err(RunError::Zero("--rounds, --warm and --seconds").into());
     }
     let runner = Runner::new(args.ebb.clone())?;
     if !args.no_fit {
@@ -125,7 +126,7 @@ fn ebb(limit_bytes: u64, more: &[&str]) -> Environment {
 }
 
 /// Creates the kernel's swap file, if the kernel's side is available.
-fn kernel(folder: &Path) -> Result<Rc<SwapFile>, String> {
+fn kernel(folder: &Path) -> Result<Rc<SwapFile>, KernelError> {
     // A cgroup and the swap are set up once to check that this is possible.
     let _ = Cgroup::new(Some(LIMIT))?;
     let swap = SwapFile::new(folder, 3 * LIMIT)?;
@@ -134,7 +135,7 @@ fn kernel(folder: &Path) -> Result<Rc<SwapFile>, String> {
 }
 
 /// Prints the tables of `--loads`.
-fn paging(args: &Args, runner: &Runner, loads: &[Wanted]) -> Result<(), String> {
+fn paging(args: &Args, runner: &Runner, loads: &[Wanted]) -> Result<(), PagingError> {
     let swap = kernel(&args.folder);
     if let Err(why) = &swap {
         println!("The kernel's side is left out: {why}\n");
@@ -171,7 +172,7 @@ fn paging(args: &Args, runner: &Runner, loads: &[Wanted]) -> Result<(), String> 
 }
 
 /// Prints the table of `--standby`.
-fn standby(args: &Args, runner: &Runner) -> Result<(), String> {
+fn standby(args: &Args, runner: &Runner) -> Result<(), PagingError> {
     if args.standby.is_empty() {
         return Ok(());
     }
@@ -195,7 +196,7 @@ fn standby(args: &Args, runner: &Runner) -> Result<(), String> {
 }
 
 /// Prints the cost of Ebb for programs that fit into memory: ratios of runs in turns.
-fn fit(runner: &Runner, rounds: usize) -> Result<(), String> {
+fn fit(runner: &Runner, rounds: usize) -> Result<(), PagingError> {
     let zipf = Load {
         pattern: "zipf",
         threads: 1,
@@ -225,7 +226,7 @@ fn in_turns(
     load: &Load,
     rounds: usize,
     figure: impl Fn(&Outcome) -> f64,
-) -> Result<String, String> {
+) -> Result<String, PagingError> {
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         for first in [true, false] {
@@ -249,10 +250,10 @@ mod tests {
 
     #[test]
     fn a_load_is_parsed_into_pattern_threads_and_busy_processes() {
-        let wanted = |pattern, threads, busy| Ok(Wanted { pattern, threads, busy });
-        assert_eq!(parse("zipf:2"), wanted("zipf", 2, false));
-        assert_eq!(parse("uniform"), wanted("uniform", 1, false));
-        assert_eq!(parse("loop:4+busy"), wanted("loop", 4, true));
+        let wanted = |pattern, threads, busy| Wanted { pattern, threads, busy };
+        assert_eq!(parse("zipf:2").unwrap(), wanted("zipf", 2, false));
+        assert_eq!(parse("uniform").unwrap(), wanted("uniform", 1, false));
+        assert_eq!(parse("loop:4+busy").unwrap(), wanted("loop", 4, true));
         assert!(parse("zipf:0").is_err());
         assert!(parse("pareto:1").is_err());
         assert!(parse("loop+busy:1").is_err());

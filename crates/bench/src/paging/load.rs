@@ -6,13 +6,14 @@
 //! reads and no floating-point arithmetic. The load prints one line of JSON, whose counts cover
 //! only the measured seconds.
 
+use std::io;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use ebb_agent::protocol::ENV_SOCKET;
-use ebb_control::{Client, Metrics, Patience, Request};
+use ebb_control::{Client, ControlError, Metrics, Patience, Request};
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::proc;
 use ebb_sys::sched::CpuSet;
@@ -99,6 +100,41 @@ pub struct Outcome {
     pub long_us: u64,
 }
 
+/// Why the load has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The load cannot enter its cgroup.
+    #[error("cgroup: {0}")]
+    Cgroup(io::Error),
+    /// The load cannot map its memory.
+    #[error("memory: {0}")]
+    Memory(io::Error),
+    /// The busy loop cannot stay on this CPU.
+    #[error("cannot stay on CPU {0}: {1}")]
+    Cpu(u32, io::Error),
+    /// A thread of `loop` has fewer than two accesses.
+    #[error("--accesses must be at least twice --threads")]
+    Accesses,
+    /// An access met a wrong page.
+    #[error("a page came back with other content")]
+    Content,
+    /// Every thread of `loop` ended before its measured half.
+    #[error("no thread got half way")]
+    HalfWay,
+    /// The load does not know the socket of its run.
+    #[error("the run does not tell its figures: it has no socket")]
+    NoSocket,
+    /// The load cannot connect to its run.
+    #[error("the run does not tell its figures: {0}")]
+    Connect(io::Error),
+    /// The run refuses the request or does not answer.
+    #[error("the run does not tell its figures: {0}")]
+    Ask(#[from] ControlError),
+    /// The figures have no count of pages swapped in.
+    #[error("pswpin is not counted")]
+    NotCounted,
+}
+
 /// Runs the load with arguments from the benchmark.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let name = std::iter::once("paging-load".to_string());
@@ -122,9 +158,9 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<Outcome, String> {
+fn run(args: &Args) -> Result<Outcome, LoadError> {
     if let Some(cgroup) = &args.cgroup {
-        std::fs::write(cgroup.join("cgroup.procs"), "0").map_err(|e| format!("cgroup: {e}"))?;
+        std::fs::write(cgroup.join("cgroup.procs"), "0").map_err(LoadError::Cgroup)?;
     }
     if args.pattern == Pattern::Busy {
         return busy(args.cpu);
@@ -136,7 +172,7 @@ fn run(args: &Args) -> Result<Outcome, String> {
         }
         Pattern::Uniform | Pattern::Touch | Pattern::Busy => None,
     };
-    let mut memory = AnonBuffer::new(pages * 4096).map_err(|e| format!("memory: {e}"))?;
+    let mut memory = AnonBuffer::new(pages * 4096).map_err(LoadError::Memory)?;
     let words = memory.words();
     let mut outcome = Outcome::default();
     if let (Pattern::Loop, Some(popularity)) = (args.pattern, &popularity) {
@@ -176,15 +212,15 @@ fn run(args: &Args) -> Result<Outcome, String> {
 }
 
 /// Spins on one CPU.
-fn busy(cpu: u32) -> Result<Outcome, String> {
-    CpuSet::only(cpu).confine(0).map_err(|error| format!("cannot stay on CPU {cpu}: {error}"))?;
+fn busy(cpu: u32) -> Result<Outcome, LoadError> {
+    CpuSet::only(cpu).confine(0).map_err(|error| LoadError::Cpu(cpu, error))?;
     loop {
         std::hint::spin_loop();
     }
 }
 
 /// Completes the outcome from the counters now and at the start of the measurement.
-fn finish(args: &Args, mut outcome: Outcome, cpu: u64, swapped: u64) -> Result<Outcome, String> {
+fn finish(args: &Args, mut outcome: Outcome, cpu: u64, swapped: u64) -> Result<Outcome, LoadError> {
     outcome.cpu_us = cpu_us(args.siblings) - cpu;
     outcome.swapped_in = swapped_in(args.siblings)? - swapped;
     if args.siblings {
@@ -242,7 +278,7 @@ impl Worker<'_> {
 
 /// Runs every worker for `seconds`. Returns the number of accesses and the duration in
 /// microseconds.
-fn phase(workers: &mut [Worker<'_>], seconds: f64) -> Result<(u64, u64), String> {
+fn phase(workers: &mut [Worker<'_>], seconds: f64) -> Result<(u64, u64), LoadError> {
     let start = Instant::now();
     let limit = Duration::from_secs_f64(seconds);
     let wrong = AtomicBool::new(false);
@@ -263,7 +299,7 @@ fn phase(workers: &mut [Worker<'_>], seconds: f64) -> Result<(u64, u64), String>
         }
     });
     if wrong.load(Relaxed) {
-        return Err("a page came back with other content".into());
+        return Err(LoadError::Content);
     }
     Ok((count.load(Relaxed), start.elapsed().as_micros() as u64))
 }
@@ -294,24 +330,21 @@ fn cpu_us(siblings: bool) -> u64 {
 
 /// Returns the number of pages that Ebb swapped in, if this program runs under Ebb, or else the
 /// kernel.
-fn swapped_in(under_ebb: bool) -> Result<u64, String> {
+fn swapped_in(under_ebb: bool) -> Result<u64, LoadError> {
     let value = if under_ebb {
-        let metrics =
-            metrics().map_err(|error| format!("the run does not tell its figures: {error}"))?;
-        metrics.value("pswpin")
+        metrics()?.value("pswpin")
     } else {
         let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
         text.lines().find_map(|line| line.strip_prefix("pswpin ")?.parse().ok())
     };
-    value.ok_or_else(|| "pswpin is not counted".into())
+    value.ok_or(LoadError::NotCounted)
 }
 
 /// Returns the figures of the run that this program belongs to.
-fn metrics() -> Result<Metrics, String> {
-    let socket = std::env::var_os(ENV_SOCKET).ok_or("it has no socket")?;
+fn metrics() -> Result<Metrics, LoadError> {
+    let socket = std::env::var_os(ENV_SOCKET).ok_or(LoadError::NoSocket)?;
     let client = Client::connect(socket.as_ref(), Patience::Endless);
-    let client = client.map_err(|error| error.to_string())?;
-    Ok(client.ask(&Request::Metrics, Patience::Endless)?)
+    Ok(client.map_err(LoadError::Connect)?.ask(&Request::Metrics, Patience::Endless)?)
 }
 
 /// Returns a size in bytes from a field in KiB of a file of /proc.

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use super::load::LoadError;
 use crate::draw::{Alias, Random};
 
 /// Words of a page.
@@ -114,11 +115,11 @@ pub fn run<T: Send + Sync>(
     threads: usize,
     accesses: u64,
     watch: Option<&Stopwatch>,
-    half_way: impl Fn() -> Result<T, String> + Sync,
-) -> Result<(Seen, T), String> {
+    half_way: impl Fn() -> Result<T, LoadError> + Sync,
+) -> Result<(Seen, T), LoadError> {
     let half = accesses / threads as u64 / 2;
     if half == 0 {
-        return Err("--accesses must be at least twice --threads".into());
+        return Err(LoadError::Accesses);
     }
     let wrong = AtomicBool::new(false);
     let before = OnceLock::new();
@@ -144,12 +145,12 @@ pub fn run<T: Send + Sync>(
         rate = running.into_iter().map(|thread| thread.join().unwrap_or(0.0)).sum::<f64>();
     });
     if wrong.load(Relaxed) {
-        return Err("a page came back with other content".into());
+        return Err(LoadError::Content);
     }
     let measured = half * threads as u64;
     let wall_us = (measured as f64 / rate * 1e6).max(1.0) as u64;
     let seen = Seen { warm_accesses: measured, accesses: measured, wall_us };
-    Ok((seen, before.into_inner().ok_or("no thread got half way")??))
+    Ok((seen, before.into_inner().ok_or(LoadError::HalfWay)??))
 }
 
 fn access(words: &[AtomicU64], popularity: &Alias, random: &mut Random) -> bool {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::load::Outcome;
-use super::runs::{Environment, Load, Runner};
+use super::runs::{Environment, Load, PagingError, Runner};
 use crate::stats;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -65,7 +65,7 @@ pub fn measure(
     places: &[(String, Environment)],
     load: &Load,
     rounds: usize,
-) -> Result<Vec<Row>, String> {
+) -> Result<Vec<Row>, PagingError> {
     let row = |(name, place): &(String, Environment)| Row {
         name: name.clone(),
         place: place.clone(),

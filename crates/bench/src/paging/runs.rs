@@ -1,5 +1,6 @@
 //! Runs the load once in one configuration.
 
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
@@ -9,8 +10,33 @@ use ebb_sys::process;
 use ebb_sys::sched::CpuSet;
 use ebb_sys::signals::{SIGINT, SIGTERM, Signals};
 
+use super::command::NAMES;
 use super::load::Outcome;
-use crate::kernel::{Cgroup, SwapFile};
+use crate::error::RunError;
+use crate::kernel::{Cgroup, KernelError, SwapFile};
+
+/// Why `ebb bench paging` fails or refuses its arguments.
+#[derive(Debug, thiserror::Error)]
+pub enum PagingError {
+    /// The text names no load.
+    #[error("--loads {0}: write {names}, then :THREADS, then +busy", names = NAMES.join(", "))]
+    Name(String),
+    /// The benchmark cannot run the load.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The benchmark cannot set up the kernel's side of the comparison.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The kernel does not tell the CPUs of this thread.
+    #[error("cannot ask for CPUs: {0}")]
+    Cpus(io::Error),
+    /// The benchmark cannot read the output of the load.
+    #[error(transparent)]
+    Output(io::Error),
+    /// The load printed this text in place of a result.
+    #[error("unreadable result {0:?}: {1}")]
+    Outcome(String, serde_json::Error),
+}
 
 /// Environment of the load.
 #[derive(Clone, Debug)]
@@ -47,17 +73,16 @@ pub struct Runner {
 
 impl Runner {
     /// Finds the `ebb` to measure: the given one, or the one beside this program.
-    pub fn new(ebb: Option<PathBuf>) -> Result<Self, String> {
+    pub fn new(ebb: Option<PathBuf>) -> Result<Self, RunError> {
         let ebb = crate::ebb_to_measure(ebb)?;
         let mut load = crate::own_bench()?;
         load.push("paging-load".to_string());
-        let signals =
-            Signals::take(&[SIGINT, SIGTERM]).map_err(|e| format!("cannot take signals: {e}"))?;
+        let signals = Signals::take(&[SIGINT, SIGTERM]).map_err(RunError::Signals)?;
         Ok(Self { ebb, load, signals })
     }
 
     /// Runs the load and returns its result.
-    pub fn run(&self, place: &Environment, load: &Load) -> Result<Outcome, String> {
+    pub fn run(&self, place: &Environment, load: &Load) -> Result<Outcome, PagingError> {
         let _busy = load.busy.then(|| self.busy()).transpose()?;
         let cgroup = match place {
             Environment::Kernel { limit_bytes, .. } => Some(Cgroup::new(Some(*limit_bytes))?),
@@ -90,25 +115,21 @@ impl Runner {
         command.args(["--warm", &load.warm.to_string(), "--seconds", &load.seconds.to_string()]);
         command.args(["--accesses", &load.accesses.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        process::confine(&mut command);
-        let child = command.spawn().map_err(|e| format!("cannot start the load: {e}"))?;
-        self.wait(child)
+        self.wait(start(&mut command, "the load")?)
     }
 
     /// Starts a process that spins on the last CPU.
-    fn busy(&self) -> Result<Busy, String> {
-        let cpus = CpuSet::of_this_thread().map_err(|e| format!("cannot ask for CPUs: {e}"))?;
+    fn busy(&self) -> Result<Busy, PagingError> {
+        let cpus = CpuSet::of_this_thread().map_err(PagingError::Cpus)?;
         let cpu = (0..1024).rev().find(|&cpu| cpus.contains(cpu)).unwrap_or(0);
         let mut command = Command::new(&self.load[0]);
         command.args(&self.load[1..]).args(["--pattern", "busy", "--cpu", &cpu.to_string()]);
         command.args(["--mib", "0", "--threads", "1", "--warm", "0", "--seconds", "0"]);
         command.stdin(Stdio::null());
-        process::confine(&mut command);
-        let child = command.spawn().map_err(|e| format!("cannot start the busy loop: {e}"))?;
-        Ok(Busy(child))
+        Ok(Busy(start(&mut command, "the busy loop")?))
     }
 
-    fn wait(&self, mut child: Child) -> Result<Outcome, String> {
+    fn wait(&self, mut child: Child) -> Result<Outcome, PagingError> {
         let status = loop {
             match child.try_wait() {
                 Ok(Some(status)) => break status,
@@ -116,20 +137,26 @@ impl Runner {
                     // An error means that the child has ended already.
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Err("interrupted".into());
+                    return Err(RunError::Interrupted.into());
                 }
                 Ok(None) => std::thread::sleep(Duration::from_millis(10)),
-                Err(error) => return Err(format!("cannot wait for the load: {error}")),
+                Err(error) => return Err(RunError::Wait("the load", error).into()),
             }
         };
         if !status.success() {
-            return Err(format!("the load failed: {status}"));
+            return Err(RunError::Failed("the load", status).into());
         }
         let mut text = String::new();
-        let stdout = child.stdout.as_mut().ok_or("the load has no output")?;
-        std::io::Read::read_to_string(stdout, &mut text).map_err(|e| e.to_string())?;
-        serde_json::from_str(&text).map_err(|error| format!("unreadable result {text:?}: {error}"))
+        let stdout = child.stdout.as_mut().ok_or(RunError::NoOutput("the load"))?;
+        stdout.read_to_string(&mut text).map_err(PagingError::Output)?;
+        serde_json::from_str(&text).map_err(|error| PagingError::Outcome(text, error))
     }
+}
+
+/// Starts a program that does not outlive this process.
+fn start(command: &mut Command, name: &str) -> Result<Child, RunError> {
+    process::confine(command);
+    command.spawn().map_err(|error| RunError::Start(name.into(), error))
 }
 
 /// A process that spins until this value is dropped.

@@ -7,11 +7,13 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 
+use super::error::ProgramsError;
 use super::list;
 use super::rounds::{Measured, Peer, measure};
 use super::runs::{End, Runner};
 use super::table;
-use crate::kernel::{Cgroup, Swap, SwapFile, Undo, quote_path, zram_is_there};
+use crate::error::RunError;
+use crate::kernel::{Cgroup, KernelError, Swap, SwapFile, Undo, quote_path, zram_is_there};
 
 /// Real programs in a share of the memory they take: Ebb against the kernel's swap.
 #[derive(Debug, Parser)]
@@ -72,21 +74,21 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
 }
 
 /// Returns whether every program gave the output that it gives alone.
-fn run(args: &Args) -> Result<bool, String> {
+fn run(args: &Args) -> Result<bool, ProgramsError> {
     let chosen = list::chosen(&args.programs)?;
     if args.list {
         chosen.iter().for_each(|program| println!("{:13} {}", program.name, program.about));
         return Ok(true);
     }
     if args.rounds == 0 || args.timeout == 0 || args.shares.is_empty() {
-        return Err("--rounds, --shares and --timeout must be more than 0".into());
+        return Err(RunError::Zero("--rounds, --shares and --timeout").into());
     }
     if let Some(share) = args.shares.iter().find(|share| !(1..=200).contains(*share)) {
-        return Err(format!("--shares {share}: write a percentage from 1 to 200"));
+        return Err(ProgramsError::Share(*share));
     }
     let ebb = crate::ebb_to_measure(args.ebb.clone())?;
     let folder = tempfile::Builder::new().prefix("ebb-bench-").tempdir_in(&args.folder);
-    let folder = folder.map_err(|error| format!("cannot make a folder: {error}"))?;
+    let folder = folder.map_err(RunError::Folder)?;
     // A killed benchmark cannot remove the folder itself.
     let mut undo = Undo::new()?;
     undo.later(&format!("rm -rf {}", quote_path(folder.path())))?;
@@ -123,18 +125,21 @@ fn run(args: &Args) -> Result<bool, String> {
 fn peers(args: &Args, runner: &mut Runner) -> Vec<Peer> {
     let mut peers = args.peers.clone();
     peers.dedup();
-    let cgroup = Cgroup::new(Some(1 << 30)).map(drop);
-    peers.retain(|peer| {
-        let there = cgroup.clone().and_then(|()| match peer {
+    let mut try_peer = |peer| -> Result<(), KernelError> {
+        let _ = Cgroup::new(Some(1 << 30))?;
+        match peer {
             Peer::SwapFile => {
                 let file = SwapFile::new(&args.folder, 4 << 30)?;
                 file.on(0)?;
                 runner.swap_file = Some(file);
-                Ok(())
             }
-            Peer::Zram if !zram_is_there() => Err("this kernel has no zram".into()),
-            Peer::Zram => Swap::zram(1 << 30, None, 0).map(drop),
-        });
+            Peer::Zram if !zram_is_there() => return Err(KernelError::NoZram),
+            Peer::Zram => drop(Swap::zram(1 << 30, None, 0)?),
+        }
+        Ok(())
+    };
+    peers.retain(|&peer| {
+        let there = try_peer(peer);
         if let Err(why) = &there {
             eprintln!("{} is left out: {why}", peer.name());
         }
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn wrong_rounds_shares_and_programs_are_refused() {
-        let refused = |words: &[&str]| run(&parse(words).unwrap()).unwrap_err();
+        let refused = |words: &[&str]| run(&parse(words).unwrap()).unwrap_err().to_string();
         assert!(refused(&["--rounds", "0"]).contains("--rounds"));
         assert!(refused(&["--shares", "50,0"]).contains("--shares 0"));
         assert!(refused(&["--programs", "emacs"]).contains("emacs"));

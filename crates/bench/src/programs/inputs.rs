@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::error::ProgramsError;
 use crate::draw::Random;
+use crate::kernel::CommandError;
 
 /// Functions and rows of the C file, and lines of the file to be sorted.
 const FUNCTIONS: u64 = 800;
@@ -12,8 +14,9 @@ const ROWS: u64 = 100_000;
 const LINES: u64 = 2_500_000;
 
 /// Writes a file.
-pub fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
-    std::fs::write(folder.join(name), text).map_err(|error| format!("cannot write {name}: {error}"))
+pub fn write(folder: &Path, name: &str, text: &str) -> Result<(), ProgramsError> {
+    std::fs::write(folder.join(name), text)
+        .map_err(|error| ProgramsError::Write(name.into(), error))
 }
 
 /// Finds a command, first in the system's own folders, then in PATH.
@@ -25,17 +28,20 @@ pub fn find(command: &str) -> Option<PathBuf> {
 }
 
 /// Compiles the Java class.
-pub fn java(folder: &Path) -> Result<(), String> {
+pub fn java(folder: &Path) -> Result<(), ProgramsError> {
     write(folder, "Churn.java", include_str!("sources/Churn.java"))?;
-    let javac = find("javac").ok_or("no javac")?;
+    let javac = find("javac").ok_or(ProgramsError::NoJavac)?;
     let output = Command::new(javac).arg("Churn.java").current_dir(folder).output();
-    let output = output.map_err(|error| format!("cannot run javac: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("javac failed: {said}")) }
+    let output = output.map_err(|error| CommandError::Start("javac", error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(CommandError::Failed("javac", said).into())
 }
 
 /// Writes a C file of functions full of branches and with a large table.
-pub fn c(folder: &Path) -> Result<(), String> {
+pub fn c(folder: &Path) -> Result<(), ProgramsError> {
     write(folder, "large.c", &c_text(FUNCTIONS, ROWS))
 }
 
@@ -73,7 +79,7 @@ fn c_text(functions: u64, rows: u64) -> String {
 }
 
 /// Writes a file of lines that begin with random digits.
-pub fn lines(folder: &Path) -> Result<(), String> {
+pub fn lines(folder: &Path) -> Result<(), ProgramsError> {
     let mut random = Random(1);
     let mut text = String::new();
     for line in 0..LINES {

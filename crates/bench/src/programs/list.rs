@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::error::ProgramsError;
 use super::inputs::{self, find};
 
 /// A program and its requirements.
@@ -14,7 +15,7 @@ pub struct Program {
     /// Commands that it needs, each with the Debian package that contains it.
     pub needs: &'static [(&'static str, &'static str)],
     /// Function that makes the input in the program's own folder.
-    pub make: fn(&Path) -> Result<(), String>,
+    pub make: fn(&Path) -> Result<(), ProgramsError>,
     /// Command line, run in that folder. The first word is the first of `needs`.
     pub command: &'static [&'static str],
     /// How the benchmark uses the program.
@@ -118,15 +119,19 @@ pub const PROGRAMS: &[Program] = &[
     },
 ];
 
+/// Returns the names of all programs, for a message.
+pub fn names() -> String {
+    PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ")
+}
+
 /// Returns the named programs in this order, or all if no name is given.
-pub fn chosen(names: &[String]) -> Result<Vec<&'static Program>, String> {
+pub fn chosen(names: &[String]) -> Result<Vec<&'static Program>, ProgramsError> {
     if names.is_empty() {
         return Ok(PROGRAMS.iter().collect());
     }
     let find = |name: &String| {
-        let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
         let found = PROGRAMS.iter().find(|program| program.name == name);
-        found.ok_or_else(|| format!("--programs {name}: there are {}", known()))
+        found.ok_or_else(|| ProgramsError::Unknown(name.clone()))
     };
     names.iter().map(find).collect()
 }
@@ -148,7 +153,7 @@ mod tests {
         assert_eq!(chosen(&[]).unwrap().len(), PROGRAMS.len());
         let two = chosen(&["sort".into(), "gcc".into()]).unwrap();
         assert_eq!(two.iter().map(|program| program.name).collect::<Vec<_>>(), ["sort", "gcc"]);
-        assert!(chosen(&["emacs".into()]).unwrap_err().contains("perl-hash"));
+        assert!(chosen(&["emacs".into()]).unwrap_err().to_string().contains("perl-hash"));
     }
 
     #[test]

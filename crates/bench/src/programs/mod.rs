@@ -7,6 +7,7 @@
 //! is an error.
 
 mod command;
+mod error;
 mod inputs;
 mod list;
 mod redis;

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::error::UseError;
 use super::runs::{Digest, Driven};
 use crate::draw::{Alias, Random};
 
@@ -15,10 +16,10 @@ const VALUE_BYTES: usize = 4096;
 
 /// Fills the server behind `socket`, gets values, and shuts the server down. Time and checksum
 /// cover the gets.
-pub fn drive(socket: &Path) -> Result<Driven, String> {
-    let stream = connect(socket).map_err(|error| format!("cannot reach redis-server: {error}"))?;
+pub fn drive(socket: &Path) -> Result<Driven, UseError> {
+    let stream = connect(socket).map_err(UseError::Connect)?;
     let mut client = Client { stream: BufReader::new(stream) };
-    client.work().map_err(|error| format!("redis-server: {error}"))
+    client.work().map_err(UseError::Redis)
 }
 
 fn connect(socket: &Path) -> std::io::Result<UnixStream> {

@@ -3,8 +3,10 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::error::ProgramsError;
 use super::list::Program;
 use super::runs::{End, Environment, Runner, Sample};
+use crate::error::RunError;
 use crate::kernel::Compressed;
 use crate::stats::Summary;
 
@@ -99,20 +101,18 @@ pub fn measure(
     shares: &[u32],
     peers: &[Peer],
     rounds: usize,
-) -> Result<Measured, String> {
+) -> Result<Measured, ProgramsError> {
     let folder = runner.folder.join(program.name);
-    std::fs::create_dir(&folder).map_err(|error| format!("cannot make a folder: {error}"))?;
+    std::fs::create_dir(&folder).map_err(RunError::Folder)?;
     (program.make)(&folder)?;
     let told = |what: &str| eprintln!("{}: {what}", program.name);
     told("runs alone, to measure its memory");
     // This run also reads the program's files into the page cache for all later runs.
     let alone = runner.run(program, Environment::Plain)?;
     if alone.end != End::Done {
-        return Err(format!("{} does not run by itself: {:?}", program.name, alone.end));
+        return Err(ProgramsError::Alone(program.name, alone.end));
     }
-    let peak_bytes = alone
-        .peak_bytes
-        .ok_or_else(|| format!("the peak memory of {} is unknown", program.name))?;
+    let peak_bytes = alone.peak_bytes.ok_or(ProgramsError::NoPeak(program.name))?;
     let mut rows = vec![Row::new(Environment::Plain, None)];
     let zram = peers.contains(&Peer::Zram) && !shares.is_empty();
     let ratio = match shares.iter().min() {

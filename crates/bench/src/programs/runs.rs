@@ -11,9 +11,11 @@ use ebb_sys::{proc, process, signals};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::error::{ProgramsError, UseError};
 use super::inputs::find;
 use super::list::{Program, Use};
 use super::redis;
+use crate::error::RunError;
 use crate::kernel::{Cgroup, Compressed, Swap, SwapFile};
 
 /// Shell command that enters the cgroup in its first argument, then becomes the program.
@@ -131,9 +133,8 @@ impl Runner {
         more: Vec<String>,
         folder: PathBuf,
         timeout: Duration,
-    ) -> Result<Self, String> {
-        let signals = Signals::take(&[SIGHUP, SIGINT, SIGTERM])
-            .map_err(|error| format!("cannot take signals: {error}"))?;
+    ) -> Result<Self, RunError> {
+        let signals = Signals::take(&[SIGHUP, SIGINT, SIGTERM]).map_err(RunError::Signals)?;
         // The pager outlives the supervisor for a moment, and this process adopts the pager. Only a
         // parent that waits for a process learns its processor time.
         process::adopt_orphans();
@@ -141,7 +142,7 @@ impl Runner {
     }
 
     /// Runs `program` once. An error means a failure of the benchmark itself or an interruption.
-    pub fn run(&self, program: &Program, place: Environment) -> Result<Sample, String> {
+    pub fn run(&self, program: &Program, place: Environment) -> Result<Sample, ProgramsError> {
         let folder = self.folder.join(program.name);
         let cgroup = match place {
             // If no cgroup can be created, the memory is sampled from time to time instead.
@@ -155,7 +156,7 @@ impl Runner {
         let report = folder.join("report");
         let mut command = self.command(program, place, cgroup.as_ref(), &report)?;
         let said = folder.join("stderr");
-        let errors = std::fs::File::create(&said).map_err(|error| format!("stderr: {error}"))?;
+        let errors = std::fs::File::create(&said).map_err(ProgramsError::Stderr)?;
         command.current_dir(&folder).envs([("LC_ALL", "C"), ("PYTHONHASHSEED", "0")]);
         command.env("PERL_HASH_SEED", "0").stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(errors);
@@ -166,7 +167,7 @@ impl Runner {
         let before = children_ticks();
         let strangers = proc::children(std::process::id());
         let start = Instant::now();
-        let child = command.spawn().map_err(|error| format!("cannot start: {error}"))?;
+        let child = command.spawn().map_err(ProgramsError::Start)?;
         let mut watch = Watch { runner: self, child, start, peak: 0, compressed: None };
         let (end, driven) = watch.wait(program, &folder, look, swap.as_ref())?;
         let wall = driven.as_ref().and_then(|driven| driven.wall).unwrap_or(start.elapsed());
@@ -193,16 +194,17 @@ impl Runner {
         })
     }
 
-    fn swap(&self, place: Environment) -> Result<Option<Swap>, String> {
-        match place {
-            Environment::Plain | Environment::Ebb { .. } => Ok(None),
+    fn swap(&self, place: Environment) -> Result<Option<Swap>, ProgramsError> {
+        Ok(match place {
+            Environment::Plain | Environment::Ebb { .. } => None,
             Environment::SwapFile { page_cluster, .. } => {
-                self.swap_file.as_ref().ok_or("no swap file")?.on(page_cluster).map(Some)
+                let file = self.swap_file.as_ref().ok_or(ProgramsError::NoSwapFile)?;
+                Some(file.on(page_cluster)?)
             }
             Environment::Zram { memory_bytes, page_cluster, .. } => {
-                Swap::zram(4 << 30, memory_bytes, page_cluster).map(Some)
+                Some(Swap::zram(4 << 30, memory_bytes, page_cluster)?)
             }
-        }
+        })
     }
 
     fn command(
@@ -211,8 +213,8 @@ impl Runner {
         place: Environment,
         cgroup: Option<&Cgroup>,
         report: &Path,
-    ) -> Result<Command, String> {
-        let path = find(program.command[0]).ok_or("the program is gone")?;
+    ) -> Result<Command, ProgramsError> {
+        let path = find(program.command[0]).ok_or(ProgramsError::Gone)?;
         let mut command = match (place, cgroup) {
             (Environment::Ebb { limit_bytes }, _) => {
                 let mut command = Command::new(&self.ebb);
@@ -250,8 +252,8 @@ impl Watch<'_> {
         folder: &Path,
         measure: bool,
         swap: Option<&Swap>,
-    ) -> Result<(End, Option<Driven>), String> {
-        let stdout = self.child.stdout.take().ok_or("the program has no output")?;
+    ) -> Result<(End, Option<Driven>), RunError> {
+        let stdout = self.child.stdout.take().ok_or(RunError::NoOutput("the program"))?;
         let uses = use_it(program.use_, stdout, folder.join("redis.sock"));
         let mut driven = None;
         loop {
@@ -270,13 +272,13 @@ impl Watch<'_> {
                 Ok(Some(status)) => break status,
                 Ok(None) if self.end_if_over()? => return Ok((End::TimedOut, None)),
                 Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-                Err(error) => return Err(format!("cannot wait for the program: {error}")),
+                Err(error) => return Err(RunError::Wait("the program", error)),
             }
         };
         Ok(match (ended(status), driven) {
             (Some(why), _) => (End::Failed(why), None),
             (None, Some(Ok(driven))) => (End::Done, Some(driven)),
-            (None, Some(Err(why))) => (End::Failed(why), None),
+            (None, Some(Err(why))) => (End::Failed(why.to_string()), None),
             (None, None) => {
                 (End::Failed("the benchmark did not use the program to the end".into()), None)
             }
@@ -298,13 +300,13 @@ impl Watch<'_> {
 
     /// Kills the program after the timeout, and then returns true. If a signal interrupts the
     /// benchmark, kills the program and returns an error.
-    fn end_if_over(&mut self) -> Result<bool, String> {
+    fn end_if_over(&mut self) -> Result<bool, RunError> {
         let interrupted = self.runner.signals.next().is_some();
         let late = self.start.elapsed() > self.runner.timeout;
         if interrupted || late {
             self.end();
         }
-        if interrupted { Err("interrupted".into()) } else { Ok(late) }
+        if interrupted { Err(RunError::Interrupted) } else { Ok(late) }
     }
 
     fn end(&mut self) {
@@ -326,7 +328,11 @@ impl Drop for Watch<'_> {
 
 /// Uses a program in a thread. The thread sends its result over the channel, and the channel then
 /// closes.
-fn use_it(use_: Use, mut stdout: ChildStdout, socket: PathBuf) -> Receiver<Result<Driven, String>> {
+fn use_it(
+    use_: Use,
+    mut stdout: ChildStdout,
+    socket: PathBuf,
+) -> Receiver<Result<Driven, UseError>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let result = match use_ {
@@ -340,12 +346,12 @@ fn use_it(use_: Use, mut stdout: ChildStdout, socket: PathBuf) -> Receiver<Resul
 }
 
 /// Returns the checksum of the whole input, independent of the sizes of reads.
-fn digest(from: &mut impl Read) -> Result<u64, String> {
+fn digest(from: &mut impl Read) -> Result<u64, UseError> {
     let mut digest = Digest::default();
     let mut buffer = vec![0; 1 << 16];
     let mut full = 0;
     loop {
-        let got = from.read(&mut buffer[full..]).map_err(|error| format!("output: {error}"))?;
+        let got = from.read(&mut buffer[full..]).map_err(UseError::Output)?;
         full += got;
         if got == 0 || full == buffer.len() {
             digest.add(&buffer[..full]);

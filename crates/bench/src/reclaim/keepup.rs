@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use ebb_linux::frame::{Config, Frames, Gfp, Host, NoHost, Order, Request, ZoneItem};
+use ebb_linux::frame::{Config, Frames, Gfp, Host, LayoutError, NoHost, Order, Request, ZoneItem};
 use ebb_linux::reclaim::{Direct, DirectPassed, FramesNode};
 use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
 use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Shadow};
@@ -26,6 +26,17 @@ use ebb_sys::percpu::thread_time_ns;
 
 /// Greatest number of frames taken in a row.
 const BURST: u64 = 64;
+
+/// Why a run has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ReclaimError {
+    /// The frames have no valid layout.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The thread of kswapd panicked.
+    #[error("kswapd's thread died")]
+    Died,
+}
 
 /// Result of a run.
 pub struct Outcome {
@@ -110,12 +121,12 @@ impl Pageout for Back<'_> {
 }
 
 impl Machine {
-    pub fn new(frames: u32, scale_factor: u64) -> Result<Self, String> {
+    pub fn new(frames: u32, scale_factor: u64) -> Result<Self, LayoutError> {
         let tun = Tunables::default();
         let mut config = Config::flat(frames, 2);
         config.watermark_scale_factor = scale_factor;
         Ok(Self {
-            frames: config.build().map_err(|e| e.to_string())?,
+            frames: config.build()?,
             folios: Folios::new(frames),
             spaces: Spaces::new(),
             v: Lruvec::new(MemcgId(1), tun.lru, 0),
@@ -220,7 +231,7 @@ impl Machine {
 }
 
 /// Runs once over `frames` frames.
-pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, String> {
+pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, ReclaimError> {
     let m = Machine::new(frames, scale_factor)?;
     m.fill(frames);
     let take = u64::from(frames) / 2 - u64::from(frames) / 16;
@@ -261,7 +272,7 @@ pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, S
         kswapd.thread().unpark();
         let (direct, direct_before_it_ran) = (host.direct.get(), host.early.get());
         if kswapd.join().is_err() {
-            return Err("kswapd's thread died".into());
+            return Err(ReclaimError::Died);
         }
         let kswapd_ns = m.busy_ns.load(Relaxed) as f64 / taken.max(1) as f64;
         let mut late_ns = std::mem::take(&mut *m.late_ns.lock().expect("nobody panics with it"));

@@ -12,6 +12,7 @@ mod turns;
 use std::process::ExitCode;
 
 use clap::Parser;
+use keepup::ReclaimError;
 
 /// Nanoseconds a folio of reclaim passes, and kswapd against a fast allocator.
 #[derive(Debug, Parser)]
@@ -61,7 +62,8 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
         }
     };
     for turns in [true, false] {
-        let runs: Result<Vec<_>, String> = (0..args.rounds.max(1)).map(|_| both(turns)).collect();
+        let runs: Result<Vec<_>, ReclaimError> =
+            (0..args.rounds.max(1)).map(|_| both(turns)).collect();
         match runs {
             Ok(runs) => show(&runs, turns),
             Err(e) => {

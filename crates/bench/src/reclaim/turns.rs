@@ -16,7 +16,7 @@ use ebb_mm::reclaim::{Kswapd, NAP_MS, Node, Passed, Policy, RequestResult, Step}
 use ebb_mm::types::Pfn;
 use ebb_sys::percpu::thread_time_ns;
 
-use super::keepup::{Machine, Outcome};
+use super::keepup::{Machine, Outcome, ReclaimError};
 
 /// Folios that kswapd evicts before the allocator has its turn.
 const TURN: u32 = 64;
@@ -144,7 +144,7 @@ pub fn run(
     per_second: u64,
     scale_factor: u64,
     wake_ns: u64,
-) -> Result<Outcome, String> {
+) -> Result<Outcome, ReclaimError> {
     let m = Machine::new(frames, scale_factor)?;
     m.fill(frames);
     let turns = Turns {
