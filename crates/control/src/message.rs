@@ -175,12 +175,6 @@ impl From<std::io::Error> for ControlError {
     }
 }
 
-impl From<ControlError> for String {
-    fn from(error: ControlError) -> Self {
-        error.to_string()
-    }
-}
-
 /// Answer to a request.
 pub type Answer = Result<Response, ControlError>;
 
