@@ -36,3 +36,13 @@ pub fn need(path: &str) -> &Path {
     }
     path
 }
+
+/// Skips the test on a kernel older than Linux `major.minor`, because `what` needs that.
+pub fn need_linux(major: u32, minor: u32, what: &str) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    if [numbers.next(), numbers.next()] < [Some(major), Some(minor)] {
+        ebb_testing::skip(&format!("{what} needs Linux {major}.{minor}, and this is {release}"));
+    }
+}

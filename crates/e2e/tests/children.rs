@@ -1,6 +1,7 @@
 //! Tests children made in every way, by parents that have changed their user, root or namespaces.
 
 use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::same::need_linux;
 use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::skip;
 
@@ -148,6 +149,7 @@ fn forks_in_another_process_namespace() {
 /// thread is another: the kernel refused such calls with an error that does not say why.
 #[test]
 fn the_agent_steps_aside_for_calls_of_a_process_of_one_thread() {
+    need_linux(6, 9, "an agent that steps aside");
     paged("one-thread");
 }
 
@@ -170,6 +172,7 @@ fn a_fork_in_entered_namespaces() {
 /// Checks a case that makes user namespaces, which some machines refuse.
 #[track_caller]
 fn paged_where_users_may(name: &str) {
+    need_linux(6, 9, "an agent that steps aside");
     if Launch::program("children", name).arg("1").run().code() != 0 {
         skip("this machine lets the program have no user namespaces");
     }

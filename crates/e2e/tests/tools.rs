@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use ebb_e2e::launch::{Launch, need_root_for};
-use ebb_e2e::same::need;
+use ebb_e2e::same::{need, need_linux};
 use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::skip;
 use tempfile::TempDir;
@@ -98,6 +98,7 @@ fn a_tracer_is_run_around_a_program() {
 /// Shows that a program runs in new namespaces of users and processes, and is paged there.
 #[test]
 fn a_program_in_a_new_user_namespace_is_paged() {
+    need_linux(6, 9, "an agent that steps aside");
     let unshare = || Launch::new(need("/usr/bin/unshare")).args(["-r", "--pid", "--fork"]);
     if unshare().arg("true").run().code() != 0 {
         skip("this machine lets the program have no user namespaces");
