@@ -384,13 +384,23 @@ impl Outcome {
     }
 
     fn state(&self) -> String {
-        let (text, error) = (tail(&self.text()), tail(&self.stderr));
+        let (text, error) = (ends(&self.text()), ends(&self.stderr));
         let report = &self.report;
         format!("command: {}\nstdout: {text}\nstderr: {error}\nreport: {report}", self.command)
     }
 }
 
-fn tail(text: &str) -> String {
-    let skip = text.chars().count().saturating_sub(4000);
-    text.chars().skip(skip).collect()
+/// Returns the beginning and the end of a text. Ebb's messages may stand before a long report.
+fn ends(text: &str) -> String {
+    const SHOWN: usize = 3000;
+    const ALL: usize = 2 * SHOWN;
+    let chars: Vec<char> = text.chars().collect();
+    match chars.len() {
+        ..=ALL => text.to_owned(),
+        all => {
+            let (head, tail) = (&chars[..SHOWN], &chars[all - SHOWN..]);
+            let [head, tail] = [head, tail].map(|part| part.iter().collect::<String>());
+            format!("{head}\n[...]\n{tail}")
+        }
+    }
 }
