@@ -9,8 +9,9 @@
 //!   and no fault reads zeros.
 //! * ASIDE-2: the pager lets the agent step aside only if the process has no other thread. Another
 //!   thread could see the descriptors.
-//! * ASIDE-3: meanwhile the calling thread runs on the agent's stack, with all signals blocked. It
-//!   needs no page of the program. The pager could make no room for one, because no agent runs.
+//! * ASIDE-3: from its request to the pager on, the calling thread runs on the agent's stack, with
+//!   all signals blocked. It needs no page of the program. The pager could make no room for one,
+//!   because no agent runs. For the same reason the pager does not freeze the thread meanwhile.
 //! * ASIDE-4: the agent steps aside only if the process can start a thread now and after the call.
 //!   So namespaces that only children enter are left out of the call, and are set after it. The
 //!   kernel starts no thread in a process whose children go to another namespace.
@@ -108,47 +109,46 @@ fn make_alone(request: Request, later: usize, refused: isize) -> isize {
     if !is_own_process() {
         return refused;
     }
+    let request_now = request.with(request.flags & !later);
+    let mut between = Between { shared, request: request_now, result: Err(Refusal::AsPlainly) };
     let signals = syscall::block_signals();
-    let result = match step_aside(shared, stack) {
-        Ok((thread, kept)) => {
-            let result = make_on_stack(stack, request.with(request.flags & !later), thread);
-            kept.each(|descriptor| {
-                // SAFETY: a descriptor that `step_aside` has put into this table.
-                unsafe { call(syscall::CLOSE, [descriptor, 0, 0, 0, 0, 0]) };
-            });
-            result
-        }
-        Err(is_explained) => {
-            if !is_explained {
+    between.make_on(stack);
+    syscall::set_signals(&signals, None);
+    match between.result {
+        Ok(result) if request.flags & later == 0 || result < 0 => result,
+        Ok(_) => request.with(request.flags & later).make(),
+        Err(refusal) => {
+            if refusal == Refusal::ByEbb {
                 explain();
             }
-            syscall::set_signals(&signals, None);
-            return refused;
+            refused
         }
-    };
-    syscall::set_signals(&signals, None);
-    match request.flags & later {
-        0 => result,
-        _ if result < 0 => result,
-        flags => request.with(flags).make(),
     }
 }
 
+/// Reason why the agent's thread does not step aside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// The kernel would refuse the call to a plain process of several threads, too.
+    AsPlainly,
+    /// The kernel would take the call from a plain process.
+    ByEbb,
+}
+
 /// Has the agent's thread end. Returns its number and the descriptors that this thread holds for it
-/// (ASIDE-1). An error says whether the refusal needs no explanation: the kernel would refuse a
-/// plain process of several threads, too.
-fn step_aside(shared: &Shared, stack: &AgentStack) -> Result<(usize, Kept), bool> {
+/// (ASIDE-1).
+fn step_aside(shared: &Shared, stack: &AgentStack) -> Result<(usize, Kept), Refusal> {
     if filter::is_strict() || has_filter() {
-        return Err(false);
+        return Err(Refusal::ByEbb);
     }
     let thread = shared.thread.swap(0, AcqRel);
     // Another thread of the program makes such a call at this moment.
     if thread == 0 {
-        return Err(true);
+        return Err(Refusal::AsPlainly);
     }
     let thread_number = thread as usize;
     let refused = match can_start_thread(stack).then(|| take(stack, thread_number)).flatten() {
-        None => false,
+        None => Refusal::ByEbb,
         Some(kept) => {
             stack.kept.set(kept);
             match ask(shared, ASK_STEP_ASIDE, [0; 2]) {
@@ -158,7 +158,7 @@ fn step_aside(shared: &Shared, stack: &AgentStack) -> Result<(usize, Kept), bool
                         // SAFETY: a descriptor that `take` has put into this table.
                         unsafe { call(syscall::CLOSE, [descriptor, 0, 0, 0, 0, 0]) };
                     });
-                    answer == Some(EBUSY)
+                    if answer == Some(EBUSY) { Refusal::AsPlainly } else { Refusal::ByEbb }
                 }
             }
         }
@@ -185,7 +185,7 @@ fn can_start_thread(stack: &AgentStack) -> bool {
     let block = core::ptr::from_ref(stack) as usize;
     // SAFETY: this thread waits for the new one, which alone uses this part of the agent's stack.
     let thread = unsafe {
-        syscall::spawn(end, 0, stack.aside_top(), block, syscall::BRIEF, core::ptr::null())
+        syscall::spawn(end, 0, stack.trial_top(), block, syscall::BRIEF, core::ptr::null())
     };
     if thread < 0 {
         return false;
@@ -235,63 +235,69 @@ fn wait_until_forgotten(thread: usize) {
     }
 }
 
-/// Makes the call on the agent's stack when the agent's thread `thread` has ended, and starts
-/// another one after it (ASIDE-3).
-fn make_on_stack(stack: &AgentStack, request: Request, thread: usize) -> isize {
-    let (descriptor, flags) = (request.descriptor.unwrap_or(usize::MAX), request.flags);
-    let result: isize;
-    // SAFETY: nothing else uses this part of the agent's stack. The function called keeps to the C
-    // calling convention, and so leaves r12 as it is.
-    unsafe {
-        asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {entry}",
-            "mov rsp, r12",
-            top = in(reg) stack.aside_top(),
-            entry = in(reg) make_between as extern "C" fn(&AgentStack, usize, usize, usize) -> isize,
-            in("rdi") core::ptr::from_ref(stack),
-            in("rsi") descriptor,
-            in("rdx") flags,
-            in("rcx") thread,
-            out("r12") _,
-            lateout("rax") result,
-            clobber_abi("C"),
-        );
-    }
-    result
+/// Call that is made while the agent's thread has stepped aside, and its result.
+struct Between {
+    shared: &'static Shared,
+    request: Request,
+    result: Result<isize, Refusal>,
 }
 
-extern "C" fn make_between(
-    stack: &AgentStack,
-    descriptor: usize,
-    flags: usize,
-    thread: usize,
-) -> isize {
-    stack.wait_for_end(&LOOK);
-    wait_until_forgotten(thread);
-    let request = Request { descriptor: (descriptor != usize::MAX).then_some(descriptor), flags };
-    let nobody_wakes = AtomicU32::new(0);
-    let mut result = request.make();
-    for _ in 1..TRIES {
-        if result != EINVAL || flags & (SIGHAND | VM) == 0 {
-            break;
+impl Between {
+    /// Makes the call on the agent's stack (ASIDE-3).
+    fn make_on(&mut self, stack: &AgentStack) {
+        // SAFETY: nothing else uses this part of the agent's stack. The function called keeps to
+        // the C calling convention, and so leaves r12 as it is.
+        unsafe {
+            asm!(
+                "mov r12, rsp",
+                "mov rsp, {top}",
+                "call {entry}",
+                "mov rsp, r12",
+                top = in(reg) stack.aside_top(),
+                entry = in(reg) Self::make as extern "C" fn(&mut Self, &AgentStack),
+                in("rdi") core::ptr::from_mut(self),
+                in("rsi") core::ptr::from_ref(stack),
+                out("r12") _,
+                clobber_abi("C"),
+            );
         }
-        syscall::wait(&nobody_wakes, 0, &MOMENT);
-        result = request.make();
     }
-    // A limit of processes may refuse the thread for a while.
-    while !stack.start_again() {
-        syscall::wait(&nobody_wakes, 0, &PAUSE);
+
+    /// Has the agent's thread end, makes the call, and starts another thread. This value is in
+    /// memory of the program, so only the beginning and the end use it.
+    extern "C" fn make(&mut self, stack: &AgentStack) {
+        let (shared, request) = (self.shared, self.request);
+        self.result = step_aside(shared, stack).map(|(thread, kept)| {
+            stack.wait_for_end(&LOOK);
+            wait_until_forgotten(thread);
+            let nobody_wakes = AtomicU32::new(0);
+            let mut result = request.make();
+            for _ in 1..TRIES {
+                if result != EINVAL || request.flags & (SIGHAND | VM) == 0 {
+                    break;
+                }
+                syscall::wait(&nobody_wakes, 0, &MOMENT);
+                result = request.make();
+            }
+            // A limit of processes may refuse the thread for a while.
+            while !stack.start_again() {
+                syscall::wait(&nobody_wakes, 0, &PAUSE);
+            }
+            kept.each(|descriptor| {
+                // SAFETY: a descriptor that `step_aside` has put into this table.
+                unsafe { call(syscall::CLOSE, [descriptor, 0, 0, 0, 0, 0]) };
+            });
+            result
+        });
     }
-    result
 }
 
 fn explain() {
     const WORD: &[u8] =
         b"ebb: the kernel wants a process of one thread for this namespace, and the agent's thread \
-        could not step aside (Linux before 6.9, a filter of system calls, or no free descriptor); \
-        start ebb run inside the namespace instead\n";
+        could not step aside (Linux before 6.9, a filter of system calls, no free descriptor, a \
+        spent limit of processes, or another process namespace for children); start ebb run inside \
+        the namespace instead\n";
     // A failed write is ignored.
     // SAFETY: a constant of that length.
     unsafe { call(syscall::WRITE, [2, WORD.as_ptr() as usize, WORD.len(), 0, 0, 0]) };

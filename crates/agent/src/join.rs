@@ -44,6 +44,9 @@ const NAP: Timespec = Timespec { seconds: 0, nanoseconds: 5_000_000 };
 pub const AGENT_STACK_BYTES: usize = 40 << 10;
 /// Offset in an [`AgentStack`] of the stack that a thread of the program uses ([`crate::aside`]).
 const ASIDE_TOP: usize = 16 << 10;
+/// Offset in an [`AgentStack`] of the stack of a thread that only shows that there can be one.
+const TRIAL_TOP: usize = 4 << 10;
+const _: () = assert!(size_of::<AgentStack>() < TRIAL_TOP / 2);
 /// Bytes of the memory shared with the pager, in whole pages.
 pub const TABLE_BYTES: usize = size_of::<Shared>().next_multiple_of(4096);
 /// Bytes of the area of an agent: its stack, the memory shared with the pager, and the discard area
@@ -221,6 +224,11 @@ impl AgentStack {
     /// the agent's thread has stepped aside. The agent's thread never reaches down there.
     pub fn aside_top(&self) -> usize {
         core::ptr::from_ref(self) as usize + ASIDE_TOP
+    }
+
+    /// Returns the top of the part of the agent's stack for a thread that ends at once.
+    pub fn trial_top(&self) -> usize {
+        core::ptr::from_ref(self) as usize + TRIAL_TOP
     }
 
     /// Waits until the agent's thread has ended.

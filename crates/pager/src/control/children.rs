@@ -59,7 +59,7 @@ impl Candidate {
         if process.threads().len() != CALLER_AND_AGENT {
             return number(Errno::BUSY);
         }
-        mm.agent.forget_thread(process);
+        mm.agent.note_aside(process);
         if link.step_aside() { 0 } else { number(Errno::AGAIN) }
     }
 

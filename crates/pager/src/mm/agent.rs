@@ -47,6 +47,8 @@ pub struct Agent {
     silent: AtomicU64,
     /// Number of the agent's thread that the process knows; 0 if it knows none.
     introduced: AtomicU32,
+    /// Whether the agent's thread has ever been told to step aside.
+    has_stepped_aside: AtomicBool,
     /// Whether the user knows that none of the pages can leave.
     reported_stuck: AtomicBool,
     /// CPU time at the last measurement, in nanoseconds.
@@ -66,6 +68,7 @@ impl Agent {
             life: LifeWord::new(),
             silent: AtomicU64::new(0),
             introduced: AtomicU32::new(0),
+            has_stepped_aside: AtomicBool::new(false),
             reported_stuck: AtomicBool::new(false),
             cpu_ns: AtomicU64::new(0),
             kept_off: AtomicU32::new(NOWHERE),
@@ -139,9 +142,17 @@ impl Agent {
         self.link().is_some_and(Link::is_ready)
     }
 
+    /// Whether the agent's thread has stepped aside, and the next one has not begun.
+    pub fn is_aside(&self) -> bool {
+        self.has_stepped_aside.load(Relaxed) && self.link().is_some_and(|link| link.thread() == 0)
+    }
+
     /// Whether the process is a starting child: a forked child that may still say hello, or whose
-    /// agent has yet to start.
+    /// agent has yet to start. A process whose agent has stepped aside is one, too.
     pub fn is_starting(&self) -> bool {
+        if self.is_aside() {
+            return true;
+        }
         let life = self.life.read();
         let may_start = match life.request() {
             Request::Declined => false,
@@ -154,8 +165,12 @@ impl Agent {
         may_start && !self.is_ready()
     }
 
-    /// Whether the process is a starting child that asked for an agent and has waited long for it.
+    /// Whether the process is a starting child that asked for an agent and has waited long for it,
+    /// or whose agent has stepped aside.
     pub fn is_late(&self) -> bool {
+        if self.is_aside() {
+            return true;
+        }
         match self.life.read().request() {
             Request::Asked { at } => self.age.since(at) > LATE && self.is_starting(),
             Request::Unasked | Request::Declined => false,
@@ -191,9 +206,10 @@ impl Agent {
         }
     }
 
-    /// Has `process` forget the agent's thread, which is about to end. The next thread is
+    /// Notes that the agent's thread steps aside, and has `process` forget it. The next thread is
     /// introduced when its number is known.
-    pub fn forget_thread(&self, process: &dyn Process) {
+    pub fn note_aside(&self, process: &dyn Process) {
+        self.has_stepped_aside.store(true, Relaxed);
         process.forget_thread();
         self.introduced.store(0, Relaxed);
     }
@@ -217,7 +233,7 @@ impl Agent {
     /// [`SILENCE_MS`] after an unanswered batch. The next call checks whether the process is
     /// stopped (SILENCE-1).
     pub fn update_silence(&self, is_stopped: impl FnOnce() -> bool) -> bool {
-        if self.life.read().has_joined() && !self.is_ready() {
+        if self.life.read().has_joined() && !self.is_ready() || self.is_aside() {
             return true;
         }
         let since = self.silent.load(Relaxed);
@@ -240,6 +256,28 @@ mod tests {
     use crate::seam::{Known, Process};
     use std::sync::atomic::Ordering::Relaxed;
 
+    /// Shows that no batch goes to an agent that has stepped aside, and that its process may get
+    /// pages beyond the budget. The thread that starts the next agent may need some.
+    #[test]
+    fn a_process_whose_agent_has_stepped_aside_counts_as_starting() {
+        let (mm, (link, shared)) = (with_pool(Quiet::default()), line());
+        mm.agent.join(link);
+        shared.0.ready.store(1, Relaxed);
+        let process = Known::open(std::process::id()).expect("this process");
+        for (thread, is_aside) in [(7, false), (0, true), (8, false)] {
+            shared.0.thread.store(thread, Relaxed);
+            if is_aside {
+                assert!(!mm.agent.is_aside(), "the pager has not told it");
+                mm.agent.note_aside(&process);
+            }
+            assert_eq!(mm.agent.is_aside(), is_aside);
+            assert_eq!(mm.agent.is_starting(), is_aside);
+            assert_eq!(mm.agent.is_late(), is_aside);
+            assert_eq!(mm.agent.may_get_extra_pages(), is_aside);
+            assert_eq!(mm.update_silence(), is_aside);
+        }
+    }
+
     /// Shows that the process learns of the thread that follows one that has stepped aside. The
     /// sizes read through a thread that has ended are zero.
     #[test]
@@ -253,7 +291,7 @@ mod tests {
             mm.agent.introduce(&process);
             assert_eq!(process.agent(), Some(known));
         }
-        mm.agent.forget_thread(&process);
+        mm.agent.note_aside(&process);
         shared.0.thread.store(0, Relaxed);
         mm.agent.introduce(&process);
         assert_eq!(process.agent(), None);

@@ -7,7 +7,8 @@
 //! processes that grow in such areas, until reclaim has brought the tree back.
 //!
 //! * FREEZER-1: Agents are never frozen, because reclaim needs them. Processes whose agent does not
-//!   run yet are not frozen either.
+//!   run yet are not frozen either. If the agent of a frozen process has just stepped aside, the
+//!   process is released. Its frozen thread would be the one that starts the next agent.
 //! * FREEZER-2: Only running threads are frozen. A thread that waits in a system call grows
 //!   nothing, and some calls would notice. Without room, the freezer also freezes threads that wait
 //!   for a kernel lock, or for a page after a fault. Threads that map and fill memory wait for each
@@ -70,6 +71,7 @@ enum Act {
 #[derive(Debug)]
 struct FrozenThread {
     thread: u32,
+    mm: Arc<Mm>,
     /// How the thread has stopped, and since when; None until it stops. A thread without a CPU
     /// stops only when it gets one, and loses nothing until then.
     stopped: Option<(Stop, Instant, Moment)>,
@@ -121,7 +123,7 @@ impl Freezer {
     /// Looks at the tree, which has `used` pages of the `ceiling`, and freezes or releases threads.
     /// `growing` are the processes with pages in areas that are not found yet.
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
-        self.see(&pager.clock);
+        self.release(pager, |mm| mm.agent.is_aside());
         match self.decide(&pager.clock, used, ceiling) {
             Act::Freeze => growing.iter().for_each(|mm| self.freeze(pager, mm, false)),
             Act::Release => {
@@ -163,9 +165,9 @@ impl Freezer {
 
     /// Freezes a process in turns (FREEZER-4) while its areas are adopted; the next slice follows.
     /// Without room for the pages that it fills in between, freezes it like [`Freezer::hold`].
-    pub fn freeze_in_turns(&mut self, pager: &Pager, mm: &Mm, room: bool) {
+    pub fn freeze_in_turns(&mut self, pager: &Pager, mm: &Arc<Mm>, room: bool) {
         let now = pager.clock.now();
-        self.see(&pager.clock);
+        self.release(pager, |mm| mm.agent.is_aside());
         let length = if self.is_on() { FREEZE_SLICE } else { RUN_SLICE };
         let over = self.turn.is_none_or(|began| now - began > length);
         if self.is_on() && room {
@@ -213,11 +215,17 @@ impl Freezer {
 
     /// Releases all frozen threads. A thread that has not stopped yet is released when it stops.
     pub fn release_all(&mut self, pager: &Pager) {
+        self.release(pager, |_| true);
+    }
+
+    /// Releases the frozen threads of the processes for which `which` is true.
+    fn release(&mut self, pager: &Pager, which: impl Fn(&Mm) -> bool) {
         let now = pager.clock.now();
         self.see(&pager.clock);
-        for frozen in
-            self.frozen.extract_if(.., |frozen| frozen.stopped.is_some() || frozen.is_over())
-        {
+        let ends = |frozen: &mut FrozenThread| {
+            (frozen.stopped.is_some() || frozen.is_over()) && which(&frozen.mm)
+        };
+        for frozen in self.frozen.extract_if(.., ends) {
             let Some((stop, since, _)) = frozen.stopped else { continue };
             self.rests.extend(trace::release(frozen.thread, stop));
             let us = (now - since).as_micros() as u64;
@@ -228,8 +236,8 @@ impl Freezer {
 
     /// Freezes the running threads of a process until a later look finds the tree within its limit.
     /// Without `room`, this includes threads that are about to run (FREEZER-2).
-    fn freeze(&mut self, pager: &Pager, mm: &Mm, room: bool) {
-        let Some(process) = mm.process() else { return };
+    fn freeze(&mut self, pager: &Pager, mm: &Arc<Mm>, room: bool) {
+        let Some(process) = mm.process().filter(|_| !mm.agent.is_aside()) else { return };
         let threads = process.threads();
         let asleep: Vec<u32> =
             threads.iter().filter(|&&(_, state)| state == 'S').map(|&(thread, _)| thread).collect();
@@ -246,7 +254,8 @@ impl Freezer {
         self.traces = true;
         // A thread that another process traces already stays with that process.
         let frozen = process.freeze(&meant).into_iter();
-        self.frozen.extend(frozen.map(|thread| FrozenThread { thread, stopped: None }));
+        let frozen = frozen.map(|thread| FrozenThread { thread, mm: mm.clone(), stopped: None });
+        self.frozen.extend(frozen);
     }
 
     /// Returns whether all threads are spared (FREEZER-9).
@@ -368,7 +377,10 @@ mod tests {
         eventually("a thread that runs", || {
             let meant = freezer.meant(proc::threads(child.id()), Some(u32::MAX), runs);
             let frozen = meant.into_iter().filter(|&thread| trace::seize(thread).is_ok());
-            freezer.frozen.extend(frozen.map(|thread| FrozenThread { thread, stopped: None }));
+            let mm = Arc::new(quiet::with_pool(Quiet::default()));
+            let frozen =
+                frozen.map(|thread| FrozenThread { thread, mm: mm.clone(), stopped: None });
+            freezer.frozen.extend(frozen);
             freezer.is_on()
         });
         freezer.traces = true;
@@ -386,6 +398,33 @@ mod tests {
             freezer.see(&clock);
             trace::seize(child.id()).is_ok()
         });
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Shows that a thread which starts the next agent does not stay frozen. Otherwise none of its
+    /// pages could be reclaimed, and the run would end as out of memory. The freezer may have
+    /// chosen the thread just before the agent stepped aside.
+    #[test]
+    fn a_thread_is_released_when_its_agent_steps_aside() {
+        let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let pager = quiet::pager_by(Clock::simulated());
+        let (mm, (link, shared)) = (Arc::new(quiet::with_pool(Quiet::default())), quiet::line());
+        mm.agent.join(link);
+        shared.0.thread.store(7, Relaxed);
+        trace::seize(child.id()).unwrap();
+        let frozen = FrozenThread { thread: child.id(), mm: mm.clone(), stopped: None };
+        let mut freezer = Freezer { frozen: vec![frozen], traces: true, ..Freezer::default() };
+        let mut look = || {
+            freezer.look(&pager, 20_000, 10_000, &[]);
+            freezer.waiting().0
+        };
+        eventually("its stop", || look() == 1);
+        assert_eq!(look(), 1, "there is still too much");
+        shared.0.thread.store(0, Relaxed);
+        mm.agent.note_aside(&Known::open(child.id()).unwrap());
+        assert_eq!(look(), 0);
+        assert!(trace::seize(child.id()).is_ok(), "it runs, and no other thread traces it");
         child.kill().unwrap();
         child.wait().unwrap();
     }
