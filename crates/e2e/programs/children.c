@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 extern char **environ;
@@ -495,6 +496,34 @@ static int case_filtered_thread(int argc, char **argv) {
     return and_then_fork(&b, "filtered-thread");
 }
 
+/* Three processes in which no thread of an agent could step aside, or start again. */
+static int case_refused_thread(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    struct rlimit before, few = {3, 3}, none = {0, 0};
+    MUST(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    few.rlim_max = before.rlim_max;
+    MUST(setrlimit(RLIMIT_NOFILE, &few) == 0 && dup(0) < 0);
+    MUST(unshare(CLONE_THREAD) == -1 && errno == EINVAL);
+    MUST(setrlimit(RLIMIT_NOFILE, &before) == 0 && unshare(CLONE_THREAD) == 0);
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            if (i == 0)
+                MUST(unshare(CLONE_NEWPID) == 0);
+            else
+                MUST(setrlimit(RLIMIT_NPROC, &none) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+            MUST(unshare(CLONE_THREAD) == -1 && errno == EINVAL);
+            ballast_check(&b, "child after a refusal");
+            ballast_change(&b);
+            ballast_check(&b, "child after a refusal and a change");
+            _exit(0);
+        }
+        wait_ok(child, "child whose agent stays");
+    }
+    return and_then_fork(&b, "refused-thread");
+}
+
 /* Nothing that could connect two processes. The child cannot be paged; it goes on all the same. */
 static int case_strict_filter(int argc, char **argv) {
     struct ballast b = load(argc, argv);
@@ -534,7 +563,7 @@ static const struct test_case cases[] = {
     {"handlers", case_handlers}, {"handler-threads", case_handler_threads}, {"setuid", case_setuid}, {"chroot", case_chroot},
     {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
     {"one-thread", case_one_thread}, {"two-threads", case_two_threads}, {"users", case_users}, {"enter", case_enter},
-    {"filtered-thread", case_filtered_thread},
+    {"filtered-thread", case_filtered_thread}, {"refused-thread", case_refused_thread},
     {"descriptors", case_descriptors}, {"filter", case_filter},
     {"dead-callers", case_dead_callers},
     {"strict-filter", case_strict_filter}, {"killing-filter", case_killing_filter},

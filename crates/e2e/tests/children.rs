@@ -189,6 +189,20 @@ fn the_agent_does_not_step_aside_behind_a_filter() {
     assert!(outcome.stderr.contains(word), "{}", outcome.stderr);
 }
 
+/// Shows that the agent does not step aside if the process has no free descriptor, if it may start
+/// no thread in its own process namespace, or if its limit of processes is spent. Each refusal is
+/// explained, and the process stays paged.
+#[test]
+fn the_agent_does_not_step_aside_where_no_thread_could_start_again() {
+    need_root();
+    need_linux(6, 9, "an agent that steps aside");
+    let outcome = run("refused-thread", TINY);
+    outcome.expect_line("refused-thread: ok");
+    let word = "could not step aside (Linux before 6.9, a filter of system calls, no free \
+                descriptor, a spent limit of processes, or another process namespace for children)";
+    assert_eq!(outcome.stderr.matches(word).count(), 3, "{}", outcome.stderr);
+}
+
 /// Shows that a fork works with no descriptor left. A failure ends the run as out of memory.
 #[test]
 fn a_fork_with_no_descriptor_left() {
