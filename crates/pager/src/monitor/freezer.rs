@@ -164,7 +164,7 @@ impl Freezer {
     }
 
     /// Freezes a process in turns (FREEZER-4) while its areas are adopted; the next slice follows.
-    /// Without room for the pages that it fills in between, freezes it like [`Freezer::hold`].
+    /// Without room for the pages that it fills in between, freezes it like [`Freezer::freeze`].
     pub fn freeze_in_turns(&mut self, pager: &Pager, mm: &Arc<Mm>, room: bool) {
         let now = pager.clock.now();
         self.release(pager, |mm| mm.agent.is_aside());
@@ -223,7 +223,7 @@ impl Freezer {
         let now = pager.clock.now();
         self.see(&pager.clock);
         let ends = |frozen: &mut FrozenThread| {
-            (frozen.stopped.is_some() || frozen.is_over()) && which(&frozen.mm)
+            which(&frozen.mm) && (frozen.stopped.is_some() || frozen.is_over())
         };
         for frozen in self.frozen.extract_if(.., ends) {
             let Some((stop, since, _)) = frozen.stopped else { continue };
